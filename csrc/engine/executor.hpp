@@ -74,7 +74,7 @@ protected:
         nodes.end = std::min(nodes.end, stage.rows(space, edges.num_local, edges.num_nodes));
         // an exchange is collective: also where a rank has no nodes
         if (nodes.begin >= nodes.end && space < IterationSpace::exchange) return;
-        if (number > 0 && ops_[static_cast<std::size_t>(number - 1)]->composes(worker)) return;
+        if (number > 0 && ops_[static_cast<std::size_t>(number - 1)]->fuses_next_op(worker)) return;
         const Op& op = *ops_[static_cast<std::size_t>(number)];
         backward ? op.backward(worker, nodes) : op.forward(worker, nodes);
     }

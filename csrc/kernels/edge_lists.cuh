@@ -57,14 +57,14 @@ extern "C" __global__ void __launch_bounds__(256) find_senders(const ListArgumen
         p.sender_ptr[s] = int(lower_bound(p.sorted_sender, p.num_edges, unsigned(s)));
 }
 
-// Number of the last span that begins at an edge or before it.
-INLINE int span_of(const ListArguments& p, Long edge) {
-    return int(lower_bound(p.span_edge, p.num_spans, int(edge) + 1)) - 1;
+// Number of the last range that begins at an edge or before it.
+INLINE int range_of(const ListArguments& p, Long edge) {
+    return int(lower_bound(p.range_edge, p.num_ranges, int(edge) + 1)) - 1;
 }
 
-extern "C" __global__ void __launch_bounds__(256) find_spans(const ListArguments p) {
+extern "C" __global__ void __launch_bounds__(256) find_ranges(const ListArguments p) {
     const Long i = thread_number();
-    if (i < p.num_edges) p.span_key[i] = unsigned(span_of(p, p.by_sender[i]));
+    if (i < p.num_edges) p.range_key[i] = unsigned(range_of(p, p.by_sender[i]));
 }
 
 // A block per group of receivers. It orders their edges by sender, and edges of the same sender by
@@ -117,13 +117,13 @@ INLINE bool listed(const ListArguments& p, int edge) {
     return ((a ^ b) & 1) != 0 ? a > b : a < b;
 }
 
-// Marks places of a span whose sender differs from that of the place before, and listed edges that
+// Marks places of a range whose sender differs from that of the place before, and listed edges that
 // begin a row of pairs because their sender or their group differs from that of the edge before.
 extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments p) {
     const Long i = thread_number();
     if (i >= p.num_edges) return;
     const int edge = p.edge_of_place[i];
-    const int first = p.span_edge[span_of(p, i)];
+    const int first = p.range_edge[range_of(p, i)];
     p.place[edge] = int(i) - first;
     const int before = p.edge_of_place[i == first ? i : i - 1];
     p.runs[i] = i == first || p.sender[edge] != p.sender[before];
@@ -134,25 +134,25 @@ extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments 
 
 extern "C" __global__ void __launch_bounds__(256) count_senders(const ListArguments p) {
     const Long c = thread_number();
-    if (c > p.num_spans) return;
-    p.span_first_sender[c] = p.runs[p.span_edge[c]];
-    if (p.group != 0) p.span_first_row[c] = p.row_runs[p.span_edge[c]];
+    if (c > p.num_ranges) return;
+    p.range_first_sender[c] = p.runs[p.range_edge[c]];
+    if (p.group != 0) p.range_first_row[c] = p.row_runs[p.range_edge[c]];
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_senders(const ListArguments p) {
     const Long i = thread_number();
-    if (p.num_spans == 1) {  // all nodes count as senders
-        if (p.group != 0 && i <= p.num_nodes) p.span_row_ptr[i] = p.row_runs[p.sender_ptr[i]];
+    if (p.num_ranges == 1) {  // all nodes count as senders
+        if (p.group != 0 && i <= p.num_nodes) p.range_row_ptr[i] = p.row_runs[p.sender_ptr[i]];
     } else if (i < p.num_edges && p.runs[i] != p.runs[i + 1]) {
-        const int c = span_of(p, i);
-        p.span_sender[p.runs[i]] = p.sender[p.edge_of_place[i]];
-        p.span_sender_ptr[p.runs[i] + c] = int(i) - p.span_edge[c];
-        if (p.group != 0) p.span_row_ptr[p.runs[i] + c] = p.row_runs[i];
+        const int c = range_of(p, i);
+        p.range_sender[p.runs[i]] = p.sender[p.edge_of_place[i]];
+        p.range_sender_ptr[p.runs[i] + c] = int(i) - p.range_edge[c];
+        if (p.group != 0) p.range_row_ptr[p.runs[i] + c] = p.row_runs[i];
     }
-    if (p.num_spans > 1 && i < p.num_spans) {
-        const Long end = p.span_first_sender[i + 1] + i;
-        p.span_sender_ptr[end] = p.span_edge[i + 1] - p.span_edge[i];
-        if (p.group != 0) p.span_row_ptr[end] = p.span_first_row[i + 1];
+    if (p.num_ranges > 1 && i < p.num_ranges) {
+        const Long end = p.range_first_sender[i + 1] + i;
+        p.range_sender_ptr[end] = p.range_edge[i + 1] - p.range_edge[i];
+        if (p.group != 0) p.range_row_ptr[end] = p.range_first_row[i + 1];
     }
     if (i >= p.num_edges || p.group == 0) return;
     const int edge = p.edge_of_place[i];

@@ -43,16 +43,16 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     if (!(square >= 1e-12)) atomicMax(p.failures, int(edge) + 1);
     double r = sqrt(square);
     if (r < 1e-8) r = 1e-8;
-    const bool live = r < p.r_max;
-    const double inverse = live ? p.sign / r : 0.0;
-    r = live ? r : DEAD;
+    const bool active = r < p.r_max;
+    const double inverse = active ? p.sign / r : 0.0;
+    r = active ? r : DEAD;
     p.length[edge] = r;
 #pragma unroll
-    for (int k = 0; k < 3; ++k) p.unit[3 * edge + k] = live ? T(v[k] * inverse) : T(0);
+    for (int k = 0; k < 3; ++k) p.unit[3 * edge + k] = active ? T(v[k] * inverse) : T(0);
     return r;
 }
 
-// Lists the live pairs of the group that begins with `receiver`, and marks their rows. The marks
+// Lists the active pairs of the group that begins with `receiver`, and marks their rows. The marks
 // are zeros before: StepResults::begin clears them in every step.
 INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     const Long last = receiver + p.group < p.num_local ? receiver + p.group : p.num_local;
@@ -60,7 +60,7 @@ INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     int count = 0;
     for (int at = first; at < end; at += 32 * AHEAD) {
         int edge[AHEAD], row[AHEAD];
-        bool live[AHEAD];
+        bool active[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) {
             const int i = min(at + 32 * a + lane, end - 1);
@@ -68,15 +68,15 @@ INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
             row[a] = at + 32 * a + lane < end ? p.pair_row[i] : -1;
         }
 #pragma unroll
-        for (int a = 0; a < AHEAD; ++a) live[a] = row[a] >= 0 && p.length[edge[a]] < DEAD;
+        for (int a = 0; a < AHEAD; ++a) active[a] = row[a] >= 0 && p.length[edge[a]] < DEAD;
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) {
-            const unsigned found = __ballot_sync(0xffffffffu, live[a]);
-            if (live[a]) {
+            const unsigned found = __ballot_sync(0xffffffffu, active[a]);
+            if (active[a]) {
                 const int place = first + count + __popc(found & ((1u << lane) - 1));
-                p.live_pairs[place] = edge[a];
-                p.live_pair_row[place] = row[a];
-                p.live_rows[row[a]] = 1;
+                p.active_pairs[place] = edge[a];
+                p.active_pair_row[place] = row[a];
+                p.active_rows[row[a]] = 1;
             }
             count += __popc(found);
         }
@@ -84,14 +84,14 @@ INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     if (lane == 0) p.num_pairs[receiver / p.group] = count;
 }
 
-// A warp per receiver: lists its live edges by number, and again by length, or by the type of the
+// A warp per receiver: lists its active edges by number, and again by length, or by the type of the
 // sender and length. The second list of a receiver with more than SORTED edges is the first one. A
 // block has whole groups.
 constexpr int SORTED = 256;
 struct alignas(16) Keys {
     unsigned v[4];
 };
-// Keys order live edges by the type modulo 128, 17 bits of the length and 8 of the number.
+// Keys order active edges by the type modulo 128, 17 bits of the length and 8 of the number.
 INLINE unsigned key_of(const GeometryArguments<T>& p, Long edge, double length, int number) {
     const unsigned type = p.sender_type != nullptr ? unsigned(p.sender_type[edge]) : 0;
     const auto place = unsigned(float(length) * (131071.0f / float(p.r_max)));
@@ -122,11 +122,11 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
             const int place = count + __popc(found & ((1u << lane) - 1));
             count += __popc(found);
             if (r >= DEAD) continue;
-            p.live[first + place] = int(edge[a]);
+            p.active[first + place] = int(edge[a]);
             if (place < SORTED) keys[place] = key_of(p, edge[a], r, place);
         }
     }
-    if (inside && lane == 0) p.num_live[receiver] = count;
+    if (inside && lane == 0) p.num_active[receiver] = count;
     if (count <= SORTED && count + lane < (count + 3) / 4 * 4) keys[count + lane] = ~0u;
     __syncwarp();
     for (int i = lane; i < count; i += 32) {
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
                 for (int j = 0; j < 4; ++j) rank += some.v[j] < own;
             }
         }
-        p.by_length[first + rank] = p.live[first + i];
+        p.by_length[first + rank] = p.active[first + i];
     }
     if (p.group == 0) return;
     __syncthreads();  // lengths of the group's edges

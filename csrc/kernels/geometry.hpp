@@ -22,17 +22,17 @@ struct GeometryArguments {
     const double* positions;
     T* unit;                 // [num_edges][3]
     double* length;          // [num_edges]
-    int* live;               // [num_edges] of each receiver, from where its edges begin
+    int* active;             // [num_edges] of each receiver, from where its edges begin
     int* by_length;          // the same in another order: see csrc/engine/cuda/device_edges.hpp
     const int* sender_type;  // [num_edges]; null: by_length is not by type
-    int* num_live;           // [num_local]
+    int* num_active;         // [num_local]
     int* failures;
     double r_max, sign;
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
     Long group;  // receivers; 0: none
     const int *by_group, *pair_row;
-    int *live_pairs, *live_pair_row, *num_pairs;
-    int* live_rows;  // all 0 before the kernel
+    int *active_pairs, *active_pair_row, *num_pairs;
+    int* active_rows;  // all 0 before the kernel
 };
 static_assert(sizeof(GeometryArguments<float>) == 192 && sizeof(GeometryArguments<double>) == 192);
 

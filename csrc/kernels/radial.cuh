@@ -3,9 +3,9 @@
 extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const RadialArguments<T> p) {
     extern __shared__ Quad shared_memory[];
     __shared__ Tile tile;
-    __shared__ Look look;
-    if (look_up(p, look)) {
-        table_forward(p, look);
+    __shared__ TableLookup lookup;
+    if (look_up(p, lookup)) {
+        table_forward(p, lookup);
         return;
     }
     T *const first = (T*)shared_memory, *const second = first + WIDEST * PITCH;
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const Radia
         const int s = i / STRIDE, k = i % STRIDE;
         if (s >= rest) break;
         T value = 0;
-        if (tile.live[s]) {
+        if (tile.active[s]) {
             value = k < LAST ? last[k * PITCH + s] : k == LAST && CONSTANT ? T(1) : T(0);
             if (!CUTOFF_ON_BASIS) value *= T(tile.cut[s]);
         }
@@ -35,9 +35,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const Radia
 extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const RadialArguments<T> p) {
     extern __shared__ Quad shared_memory[];
     __shared__ Tile tile;
-    __shared__ Look look;
-    if (look_up(p, look)) {
-        table_backward(p, look);
+    __shared__ TableLookup lookup;
+    if (look_up(p, lookup)) {
+        table_backward(p, lookup);
         return;
     }
     T *const d = (T*)shared_memory, *const other = d + WIDEST * PITCH;
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const Radi
     const T* const d_hidden = p.d_hidden + begin * STRIDE;
     for (int i = threadIdx.x; i < EDGES * STRIDE; i += THREADS) {
         const int s = i / STRIDE, k = i % STRIDE;
-        if (k < LAST + CONSTANT) d[k * PITCH + s] = s < rest && tile.live[s] ? d_hidden[i] : T(0);
+        if (k < LAST + CONSTANT) d[k * PITCH + s] = s < rest && tile.active[s] ? d_hidden[i] : T(0);
     }
     if (LAYERS == 0 && !CUTOFF_ON_BASIS) basis<false>(p, tile, other);
     __syncthreads();
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const Radi
                 tile.extra[s] += double(d[k * PITCH + s]) * double(other[k * PITCH + s]);
     }
     for (int s = threadIdx.x; s < EDGES; s += THREADS)
-        if (s < rest) p.d_length[begin + s] = tile.live[s] ? tile.extra[s] : 0.0;
+        if (s < rest) p.d_length[begin + s] = tile.active[s] ? tile.extra[s] : 0.0;
 }
 
 extern "C" __global__ void __launch_bounds__(128) sum_rows(const SumRowsArguments<T> p) {

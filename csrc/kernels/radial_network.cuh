@@ -41,7 +41,7 @@ struct Tile {
     double cut[EDGES], cut_slope[EDGES];
     double extra[EDGES];  // gradient of the length through the cutoff of weights
     Long edge[EDGES];     // of the graph
-    int live[EDGES];
+    int active[EDGES];
 };
 
 // 1 - (n+1)(n+2)/2 x^n + n(n+2) x^(n+1) - n(n+1)/2 x^(n+2) and its derivative, below x = 1.
@@ -66,12 +66,12 @@ INLINE void look_at_edges(const RadialArguments<T>& p, Tile& tile) {
         const Long pair = Long(p.receiver_type[edge]) * p.num_types + p.sender_type[edge];
         const double r = p.length[edge], r_max = p.numbers[BASIS + (TYPED_R_MAX ? pair : 0)];
         tile.edge[s] = edge;
-        tile.live[s] = number < p.num_edges && r < r_max;
+        tile.active[s] = number < p.num_edges && r < r_max;
         tile.cut[s] = 1;
         tile.cut_slope[s] = tile.extra[s] = 0;
         const double inverse = 1.0 / r_max;
 #if CUTOFF
-        if (tile.live[s]) {  // beyond, high powers overflow
+        if (tile.active[s]) {  // beyond, high powers overflow
             envelope(p.power, r * inverse, tile.cut[s], tile.cut_slope[s]);
             tile.cut_slope[s] *= inverse;
         }
@@ -105,7 +105,7 @@ INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
     for (int i = threadIdx.x; i < BASIS * EDGES; i += THREADS) {
         const int s = i % EDGES, k = i / EDGES;
         double value = 0, slope = 0;
-        if (tile.live[s]) {
+        if (tile.active[s]) {
             const double x = tile.x[s];
 #if BASIS_KIND == 0
             double sine, cosine;

@@ -1,9 +1,9 @@
 #include "kernels/common.cuh"
 #include "kernels/sender_sums.hpp"
 
-// Sums what edges of a span give to each sender, and rows of its own. Each of p.parts threads takes
-// some of its own rows and a part of the edges, in their order; the sums of the threads are added
-// in order. Rows that do not count may hold anything.
+// Sums what edges of a range give to each sender, and rows of its own. Each of p.parts threads
+// takes some of its own rows and a part of the edges, in their order; the sums of the threads are
+// added in order. Rows that do not count may hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {
     constexpr int AHEAD = 8;  // rows on their way from memory at a time
@@ -23,11 +23,11 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
         for (int k = part; k < p.own_parts; k += p.parts)
             add(p.own[(Long(node - p.first_own) * p.own_parts + k) * p.width + c]);
     // Neighbouring threads of a group have the same sender. Each finds out whether another edge is
-    // live and tells the others, because that takes two loads, one after the other.
+    // active and tells the others, because that takes two loads, one after the other.
     const int lane = threadIdx.x % 32, place = lane % p.group;
     const unsigned group = ~0u >> (32 - p.group) << (lane - place);
     const auto counts = [&](int at) {
-        if (p.live_rows != nullptr) return p.live_rows[at] != 0;
+        if (p.active_rows != nullptr) return p.active_rows[at] != 0;
         const int edge = p.edge[at];
         return unsigned(edge - p.first_edge) < unsigned(p.num_edges) && p.length[edge] < DEAD;
     };
@@ -37,18 +37,18 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
         for (int first = begin + count * part / p.parts; first < end; first += p.group) {
             const int at = first + place;
             const bool alive = at < end && counts(at);
-            unsigned live = (__ballot_sync(group, alive) & group) >> (lane - place);
-            while (live != 0) {
+            unsigned active = (__ballot_sync(group, alive) & group) >> (lane - place);
+            while (active != 0) {
                 Pack row[AHEAD];
 #pragma unroll
                 for (int a = 0; a < AHEAD; ++a) {
                     row[a] = {};
-                    if (live != 0) {
-                        int number = first + __ffs(live) - 1;
-                        if (p.live_rows == nullptr) number = p.edge[number] - p.first_edge;
+                    if (active != 0) {
+                        int number = first + __ffs(active) - 1;
+                        if (p.active_rows == nullptr) number = p.edge[number] - p.first_edge;
                         row[a] = p.rows[number * p.width + c];
                     }
-                    live &= live - 1;
+                    active &= active - 1;
                 }
 #pragma unroll
                 for (int a = 0; a < AHEAD; ++a) add(row[a]);

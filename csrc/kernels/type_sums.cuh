@@ -36,21 +36,21 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Items {
 typedef Items<4> Quad;
 
 // Where the hidden units of an edge are found: a row of the table, or of hidden.
-struct alignas(2 * sizeof(T)) Spot {
+struct alignas(2 * sizeof(T)) TablePosition {
     T place;
     int row;
 };
 
 struct Edge {
     int id, type;  // type -1: no edge
-    Spot spot;
+    TablePosition position;
     T by_length;  // derivative of the place
 };
 
 INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int end) {
     Edge e{0, -1, {T(0), 0}, T(0)};
     if (number >= end) return e;
-    e.id = p.live[number];
+    e.id = p.active[number];
     const int type = p.sender_type[e.id];
     e.type = p.number[type];
 #if DEGREE > 0
@@ -60,10 +60,10 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int 
     if (place < 0) *p.short_edges = 1;
     const int i = place > 0 ? int(place) : 0;
     if (place >= found.intervals) e.type = -1;  // not shorter than the r_max of its types
-    e.spot = {T(2 * (place - i) - 1), found.row + i};
+    e.position = {T(2 * (place - i) - 1), found.row + i};
     e.by_length = T(found.inverse_step / root);
 #else
-    e.spot.row = e.id - p.first_edge;
+    e.position.row = e.id - p.first_edge;
 #endif
     return e;
 }
@@ -72,12 +72,12 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int 
 struct Tile {
     static constexpr int EDGES = 32 * CHUNKS;
     Quad harmonics[EDGES * PITCH];
-    Spot spot[EDGES];
+    TablePosition position[EDGES];
     T by_length[EDGES];
     int id[EDGES];
     int first[MAX_TYPES + 1];
 
-    // Takes p.live from `begin` on.
+    // Takes p.active from `begin` on.
     INLINE void fill(const TypeSumArguments<T>& p, int receiver, int begin, int end) {
         const int lane = threadIdx.x % 32;
         Edge edge[CHUNKS];
@@ -97,7 +97,7 @@ struct Tile {
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             if (edge[c].type < 0) continue;
-            spot[at[c]] = edge[c].spot;
+            position[at[c]] = edge[c].position;
             by_length[at[c]] = edge[c].by_length;
             id[at[c]] = edge[c].id;
             T y[COLUMNS] = {};
@@ -143,10 +143,10 @@ struct Units {
     T place = 0;
 
     // Packs beyond the end of the row are replaced by its first one, whose results are not used.
-    INLINE void load(const TypeSumArguments<T>& p, const Spot& spot, int unit) {
+    INLINE void load(const TypeSumArguments<T>& p, const TablePosition& position, int unit) {
         const T* const all = DEGREE > 0 ? (const T*)p.table : p.hidden;
-        const T* const row = all + (Long(spot.row) * ROW + unit) * EVERY;
-        place = spot.place;
+        const T* const row = all + (Long(position.row) * ROW + unit) * EVERY;
+        place = position.place;
 #pragma unroll
         for (int i = 0; i < PACKS; ++i) {
             const int at = UNITS % (COUNT * OF) == 0 || there(unit, i) ? i * PACK * OF : -unit;
@@ -174,10 +174,10 @@ INLINE void add_edges(const TypeSumArguments<T>& p) {
     const int row = number / unsigned(p.parts), part = number - row * p.parts;
     if (row >= p.receivers) return;
     Tile& tile = tiles[warp];
-    const int receiver = p.first_receiver + row, live = p.num_live[receiver];
-    const int share = (live + SHARE - 1) / SHARE, first = share * (warp % SHARE);
+    const int receiver = p.first_receiver + row, active = p.num_active[receiver];
+    const int share = (active + SHARE - 1) / SHARE, first = share * (warp % SHARE);
     const int begin = p.row_ptr[receiver] + first;
-    const int end = p.row_ptr[receiver] + min(first + share, live);
+    const int end = p.row_ptr[receiver] + min(first + share, active);
     T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
     int done = 0;
     do {  // also where there are no edges: sums are zeros
@@ -191,7 +191,7 @@ INLINE void add_edges(const TypeSumArguments<T>& p) {
             const auto load = [&](int first) {  // the last edge again beyond the end
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i)
-                    next[i].load(p, tile.spot[min(first + i, stop - 1)], unit);
+                    next[i].load(p, tile.position[min(first + i, stop - 1)], unit);
             };
             const auto values = [&](int i) {
                 Some h;
@@ -315,13 +315,13 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
     Tile& tile = tiles[warp];
     T* const gradients = IN_PLACE ? (T*)tile.harmonics : apart + warp * Tile::EDGES * RESULT;
     const int receiver = p.first_receiver + row, first = p.row_ptr[receiver];
-    const int live = p.num_live[receiver];
-    const int last = first + int(Long(live) * (part + 1) / p.parts);
+    const int active = p.num_active[receiver];
+    const int last = first + int(Long(active) * (part + 1) / p.parts);
     const T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
     const Quad* harmonics[QUADS];
 #pragma unroll
     for (int q = 0; q < QUADS; ++q) harmonics[q] = tile.harmonics + (q ^ swap);
-    for (int from = first + int(Long(live) * part / p.parts); from < last; from += Tile::EDGES) {
+    for (int from = first + int(Long(active) * part / p.parts); from < last; from += Tile::EDGES) {
         tile.fill(p, receiver, from, last);
         const int end = tile.first[p.num_present];
         for (int group = 0; group < UNITS; group += GROUP) {
@@ -329,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
             Hidden next;
             // Beyond the last edge, lanes load the last one again, and their results are not kept.
             const auto load = [&](int e) {
-                if (end > 0) next.load(p, tile.spot[min(e + slot, end - 1)], unit);
+                if (end > 0) next.load(p, tile.position[min(e + slot, end - 1)], unit);
             };
             load(0);
             for (int type = 0; type < p.num_present; ++type) {
@@ -375,8 +375,8 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                         along += d_hidden[j] * slope[j];
 #else
                         if (counts && Hidden::there(unit, j / Hidden::PACK))
-                            p.hidden[Long(tile.spot[now].row) * UNITS + Hidden::number(unit, j)] =
-                                d_hidden[j];
+                            p.hidden[Long(tile.position[now].row) * UNITS +
+                                     Hidden::number(unit, j)] = d_hidden[j];
 #endif
                     }
 #pragma unroll

@@ -111,8 +111,8 @@ def _pass(
                 "threads": entry.threads,
                 "shared_bytes": entry.shared_bytes,
                 "rows": entry.rows,
-                "lane": entry.lane,
-                "most_teams": entry.most_teams,
+                "stream": entry.stream,
+                "max_warp_groups": entry.max_warp_groups,
             }
             for step, entry in enumerate(kernel.entries)
         ],

@@ -182,9 +182,9 @@ class CudaPlan(CudaTarget, Plan):
 
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
-    """Choose a plan: 8-byte loads, few different roles side by side.
+    """Choose a plan: 8-byte loads, few different tasks side by side.
 
-    Warps of different roles run different straight-line code. Measured on an H200: with eight roles
+    Warps of different tasks run different straight-line code. Measured on an H200: with eight tasks
     in a block a backward pass of many paths takes six times as long as with one or two
     (64x(0o..3e), degree 3: 54 ms against 8.5 ms), probably because instruction caches overflow.
 
@@ -195,9 +195,9 @@ def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
     """
     words = ITEMSIZE[problem.dtype] // 4
     blocks = len({path.i_in1 for path in problem.paths}) or 1
-    # the number of path matrix entries per input block decides how long the code of a role is
+    # the number of path matrix entries per input block decides how long the code of a task is
     warps = 2 if problem.nnz <= 100 * blocks else 1
-    # compilers spill a few registers to keep more blocks resident where there are many roles, and
+    # compilers spill a few registers to keep more blocks resident where there are many tasks, and
     # on devices for which no tile was measured
     tight = blocks <= MAX_TIGHT_BLOCKS and device.capability < 100
     spill_bytes = 0 if tight else SPILL_BYTES

@@ -23,30 +23,30 @@ class TableConvTile:
     batch : int
         Edges whose path matrices a block evaluates at a time, at most 32.
     warps : int
-        Largest number of warps per block, or per team of a block in the forward pass of small
+        Largest number of warps per block, or per warp_group of a block in the forward pass of small
         systems; a single input block with many channels may have more. A problem that needs more
         warps is computed by several kernels.
     imbalance : int
-        Largest ratio of the work of two roles that share a block.
+        Largest ratio of the work of two tasks that share a block.
     components : int
-        Components of outputs, times channels of a lane, that a role may have, unless it is a single
+        Components of outputs, times channels of a lane, that a task may have, unless it is a single
         path; a warp takes paths of one input block until there are as many.
     registers : tuple of (int, int)
         Pairs, ascending: where lanes hold no more values from edge to edge than the first
         number, threads have no more registers than the second, if several blocks then fit a
         multiprocessor. 0: the compiler's choice, as beyond the last pair.
-    two_channels : int
-        Lanes take two neighbouring channels of an input block of more than 32 channels, if no role
+    max_values_for_two_channels : int
+        Lanes take two neighbouring channels of an input block of more than 32 channels, if no task
         of the block then holds more values per lane than this from edge to edge; else one channel.
-    alone : int
-        A role that holds more values per lane than this from edge to edge shares no block.
+    max_values_to_share : int
+        A task that holds more values per lane than this from edge to edge shares no block.
     shared_bytes : int
         Shared memory per warp from which on a batch is half as large.
-    fill : int
+    min_warps : int
         Warps that a block of the backward pass has at least: where its channels need fewer, several
         share the edges of a batch.
-    two_edges : int
-        Forward, an iteration of the loop takes two edges in kernels of which no role holds more
+    max_values_for_two_edges : int
+        Forward, an iteration of the loop takes two edges in kernels of which no task holds more
         values per lane than this from edge to edge, and one edge in others. Features are loaded one
         iteration before they are needed.
     degree : int
@@ -58,11 +58,11 @@ class TableConvTile:
     imbalance: int = 16
     components: int = 64
     registers: tuple[tuple[int, int], ...] = ()
-    two_channels: int = 0
-    alone: int = 1024
+    max_values_for_two_channels: int = 0
+    max_values_to_share: int = 1024
     shared_bytes: int = 64 * 1024
-    fill: int = 1
-    two_edges: int = 0
+    min_warps: int = 1
+    max_values_for_two_edges: int = 0
     degree: int = 3
 
     def __post_init__(self) -> None:
@@ -75,9 +75,10 @@ class TableConvTile:
                 f"tile has {self.components} components and imbalance {self.imbalance}, expected "
                 "at least 1"
             )
-        if self.two_channels < 0 or self.two_edges < 0:
+        if self.max_values_for_two_channels < 0 or self.max_values_for_two_edges < 0:
             raise ValueError(
-                f"tile has two_channels {self.two_channels} and two_edges {self.two_edges}, "
+                f"tile has max_values_for_two_channels {self.max_values_for_two_channels} and "
+                f"max_values_for_two_edges {self.max_values_for_two_edges}, "
                 "expected numbers of values, 0 for never"
             )
         if any(not 0 <= limit <= 255 for _, limit in self.registers):
@@ -99,7 +100,7 @@ class TableConvPlan(Plan):
     and 10 % more for its vectors. With iterations of two edges they shorten steps with 5,184 atoms
     by 5 % (MACE medium) and 3 % (NequIP M; no other model was timed).
     Backward, where derivatives are wanted, splines are faster. There, lanes take two channels,
-    which share sums over lanes and path matrices; roles that hold much then need kernels of their
+    which share sums over lanes and path matrices; tasks that hold much then need kernels of their
     own.
     Registers are left to the compiler: with 168 instead of 255, lanes of the vectors of MACE medium
     keep 208 bytes in memory. With 128 where lanes hold at most 64 values, the kernel for its
@@ -109,10 +110,18 @@ class TableConvPlan(Plan):
     """
 
     forward: TableConvTile = TableConvTile(
-        degree=7, registers=((39, 0), (1024, 128)), two_channels=64, alone=40, two_edges=64
+        degree=7,
+        registers=((39, 0), (1024, 128)),
+        max_values_for_two_channels=64,
+        max_values_to_share=40,
+        max_values_for_two_edges=64,
     )
     backward: TableConvTile = TableConvTile(
-        imbalance=2, two_channels=1024, alone=56, shared_bytes=20 * 1024, fill=4
+        imbalance=2,
+        max_values_for_two_channels=1024,
+        max_values_to_share=56,
+        shared_bytes=20 * 1024,
+        min_warps=4,
     )
 
 

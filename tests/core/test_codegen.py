@@ -11,7 +11,7 @@ import mdcg
 from mdcg.codegen import HostKernel, KernelSpec, emit_host
 from mdcg.codegen.common.emit import template
 from mdcg.codegen.conv.table import LEAST_SHARED, emit_table_conv
-from mdcg.codegen.conv.table_blocks import GROUP, MAX_LANES
+from mdcg.codegen.conv.table_blocks import GROUP, MAX_STREAMS
 from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import HostDevice, HostPlan, plan_host
 from mdcg.plan.table_conv import TableConvPlan, TableConvTile
@@ -198,7 +198,7 @@ def test_groups_have_one_size() -> None:
     [("float32", (3, 4, 4), 64), ("float64", (2, 3, 3), 32), ("float64", (3, 3, 3), 64)],
 )
 def test_shared_memory_of_teams(dtype: str, degrees: tuple[int, int, int], mul: int) -> None:
-    """As many teams of warps as fit into a block."""
+    """As many warp_groups of warps as fit into a block."""
     x, y, out = (range(degree + 1) for degree in degrees)
     name = ["0e", "1o", "2e", "3o", "4e"]
     couplings = [(i, j, k) for i in x for j in y for k in out if (i + j + k) % 2 == 0]
@@ -212,9 +212,9 @@ def test_shared_memory_of_teams(dtype: str, degrees: tuple[int, int, int], mul: 
         dtype=dtype,
     )
     kernel = emit_table_conv(problem, "forward", wants_x=True, normalization="component")
-    assert min(entry.most_teams for entry in kernel.entries) == 1
+    assert min(entry.max_warp_groups for entry in kernel.entries) == 1
     for entry in kernel.entries:
-        assert entry.most_teams * entry.shared_bytes <= LEAST_SHARED
+        assert entry.max_warp_groups * entry.shared_bytes <= LEAST_SHARED
 
 
 def test_tables_of_too_low_a_degree_are_refused() -> None:
@@ -269,14 +269,14 @@ def test_what_lanes_take_at_a_time(kind: str, channels: str, features: list[str]
 
 
 def test_vectors_in_double_precision_are_divided_between_two_kernels() -> None:
-    """Of one lane: the first stores gradients of the features, the second adds to them."""
+    """Of one stream: the first stores gradients of the features, the second adds to them."""
     paths = [(1, 1, 0), (1, 0, 1), (1, 2, 2), (1, 1, 3), (1, 3, 4), (1, 2, 5)]
     out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
     problem = ConvProblem.build(
         "128x0e+128x1o", "0e+1o+2e+3o", out, paths, layout="ir_mul", dtype="float64"
     )
     kernel = emit_table_conv(problem, "backward", wants_x=True, normalization="component")
-    assert [entry.lane for entry in kernel.entries] == [0, 0]
+    assert [entry.stream for entry in kernel.entries] == [0, 0]
     functions = re.findall(r"MDCG_INLINE void set\d_role0.*?\n}", kernel.source, re.DOTALL)
     # three components of the features, of the sender's row and of the receiver's
     assert [text.count("*(Values*)(to + ") for text in functions] == [6, 6]
@@ -293,21 +293,21 @@ def test_vectors_in_double_precision_are_divided_between_two_kernels() -> None:
         ("64x0e+64x1o", "64x0e+64x1o", [(0, 0, 0), (1, 1, 0), (1, 0, 1)], 1),
         # the third feature reaches the blocks of the first two, the last has a block of its own
         ("+".join(["64x0e"] * 4), "+".join(["64x0e"] * 3), MERGING, 2),
-        # more than there are lanes
+        # more than there are streams
         ("+".join(["64x0e"] * 6), "+".join(["64x0e"] * 6), [(i, 0, i) for i in range(6)], 6),
     ],
 )
-def test_kernels_of_different_lanes_write_to_different_blocks(
+def test_kernels_of_different_streams_write_to_different_blocks(
     kind: str, in1: str, out: str, paths: list[tuple[int, int, int]], blocks: int
 ) -> None:
     problem = ConvProblem.build(in1, "0e+1o", out, paths, layout="ir_mul")
     plan = TableConvPlan(TableConvTile(imbalance=1, warps=2), TableConvTile(warps=2))
     kernel = emit_table_conv(problem, kind, wants_x=True, normalization="component", plan=plan)
-    lanes = {entry.lane for entry in kernel.entries}
-    if kind == "backward":  # gradients of a feature block come from one kernel or one lane
+    streams = {entry.stream for entry in kernel.entries}
+    if kind == "backward":  # gradients of a feature block come from one kernel or one stream
         blocks = len(problem.irreps_in1)
-    assert len(lanes) == min(blocks, MAX_LANES, len(kernel.entries))
-    assert lanes == set(range(len(lanes)))
-    for lane in lanes - {0}:
-        assert (f"p.de + {lane} * p.n_de" in kernel.source) == (kind == "backward")
-    assert all(entry.most_teams == (4 if kind == "forward" else 1) for entry in kernel.entries)
+    assert len(streams) == min(blocks, MAX_STREAMS, len(kernel.entries))
+    assert streams == set(range(len(streams)))
+    for stream in streams - {0}:
+        assert (f"p.de + {stream} * p.n_de" in kernel.source) == (kind == "backward")
+    assert all(entry.max_warp_groups == (4 if kind == "forward" else 1) for entry in kernel.entries)

@@ -84,7 +84,7 @@ def test_every_path_is_in_one_kernel_each() -> None:
 
 
 def test_deterministic_kernels_add_nothing_to_shared_results() -> None:
-    """Blocks write what is theirs: no atomic addition but those of one role per kernel."""
+    """Blocks write what is theirs: no atomic addition but those of one task per kernel."""
     problem = CASES["nequip-lips"].problem()
     plan = plan_cuda(problem, CudaDevice(90))
     spec = SPECS[2]

@@ -136,7 +136,10 @@ def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     [
         ({"batch": 33}, "batch 33 and 4 warps, expected 1 to 32"),
         ({"imbalance": 0}, "imbalance 0, expected at least 1"),
-        ({"two_channels": -1}, "two_channels -1 and two_edges 0, expected numbers of values"),
+        (
+            {"max_values_for_two_channels": -1},
+            "max_values_for_two_channels -1 and max_values_for_two_edges 0, expected numbers",
+        ),
         ({"registers": ((8, 128), (16, 256))}, "expected 0 to 255 per thread"),
         ({"degree": 8}, "polynomials of degree 8, expected an odd number from 3 on"),
         ({"degree": 1}, "polynomials of degree 1, expected an odd number from 3 on"),

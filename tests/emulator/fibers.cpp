@@ -107,8 +107,8 @@ struct Barrier {
     std::vector<unsigned> waiting;
 };
 
-// Lanes of one mask that meet. Values of two meetings: nobody comes to the next but one before all
-// have read this one.
+// KernelStreams of one mask that meet. Values of two meetings: nobody comes to the next but one
+// before all have read this one.
 struct Meeting {
     unsigned mask = 0, arrived = 0, lanes[2] = {0, 0};
     Kind kind = kSync;

@@ -30,7 +30,7 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
     f = {
         name: np.array(value, dtype=int)
         for name, value in found.items()
-        if name not in ("chunks", "spans", "pairs", "milliseconds", "positions")
+        if name not in ("chunks", "ranges", "pairs", "milliseconds", "positions")
     }
     edges, nodes = f["num_edges"], len(f["types"])
     sender, types, row_ptr = f["sender"].astype(int), f["types"], f["row_ptr"]
@@ -60,34 +60,34 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         covered += receivers
         assert (row_ptr[first_receiver], row_ptr[covered]) == (first, first + count)
     assert covered == num_local
-    check_spans(found)
-    for number, span in enumerate(found["spans"]):
-        (first, count), (first_sender, senders) = span["edges"], span["senders"]
+    check_ranges(found)
+    for number, range_ in enumerate(found["ranges"]):
+        (first, count), (first_sender, senders) = range_["edges"], range_["senders"]
         own = sender[first : first + count]
         order = np.argsort(own, kind="stable")
         np.testing.assert_array_equal(f["edge_of_place"][first : first + count], first + order)
         np.testing.assert_array_equal(f["place"][first : first + count][order], np.arange(count))
-        names = np.arange(nodes) if len(found["spans"]) == 1 else np.unique(own)
+        names = np.arange(nodes) if len(found["ranges"]) == 1 else np.unique(own)
         begin = np.searchsorted(own[order], names)
         assert senders == len(names)
         at = slice(first_sender, first_sender + senders)
-        np.testing.assert_array_equal(f["span_sender"][at], names)
-        ptr = f["span_sender_ptr"][at.start + number : at.stop + number + 1]
+        np.testing.assert_array_equal(f["range_sender"][at], names)
+        ptr = f["range_sender_ptr"][at.start + number : at.stop + number + 1]
         np.testing.assert_array_equal(ptr, [*begin, count])
 
 
-def check_spans(found: dict[str, Any]) -> None:
-    """Compare spans with the chunks that they cover."""
+def check_ranges(found: dict[str, Any]) -> None:
+    """Compare ranges with the chunks that they cover."""
     chunks = np.array(found["chunks"], int).reshape(-1, 4)
     covered = 0
-    for span in found["spans"]:
-        begin, end = span["chunks"]
+    for range_ in found["ranges"]:
+        begin, end = range_["chunks"]
         assert begin == covered < end
         covered = end
         _, receivers, _, edges = chunks[begin:end].sum(axis=0)
         first_receiver, _, first_edge, _ = chunks[begin]
-        assert span["receivers"] == (first_receiver, receivers)
-        assert span["edges"] == (first_edge, edges)
+        assert range_["receivers"] == (first_receiver, receivers)
+        assert range_["edges"] == (first_edge, edges)
     assert covered == len(chunks)
 
 

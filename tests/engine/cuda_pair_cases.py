@@ -20,7 +20,7 @@ from mdcg import _core
 
 from ..internals.internals import chunks_of, core
 from .cuda_device import Device, program, structure
-from .cuda_list_cases import check_spans
+from .cuda_list_cases import check_ranges
 from .cuda_models import check_short_edges, compare_models, open_both, passes
 from .test_conv_layer import R_MAX, Model, System, two_layers
 
@@ -84,13 +84,13 @@ def test_edges_with_reverses(
 
 @pytest.mark.parametrize("chunk", [8, 150, 400])
 def test_spans_of_chunks(tmp_path: Path, chunk: int, rng: Any) -> None:
-    """Many that take turns, and one span of several chunks."""
+    """Many that take turns, and one range of several chunks."""
     with chunks_of(chunk):
         compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
 
 
 def test_short_edges_in_spans_of_chunks(tmp_path: Path) -> None:
-    """Kernels for edges too short for tables go chunk by chunk, in several spans."""
+    """Kernels for edges too short for tables go chunk by chunk, in several ranges."""
     (tmp_path / "exact").mkdir()
     exact = _core.Model(layers(knots=0).write(tmp_path / "exact"), kernels="generic")
     with chunks_of(20):
@@ -164,8 +164,8 @@ def test_edges_in_order_of_length(by_type: bool, dtype: str, rng: Any) -> None:
     positions[local:, 2] = -given
     sender = np.arange(local, local + edges, dtype=np.int32)
     integers = np.full(edges, -1, np.int32)
-    arrays = {name: device.upload(integers) for name in ("live", "by_length")}
-    num_live = device.upload(np.zeros(local, np.int32))
+    arrays = {name: device.upload(integers) for name in ("active", "by_length")}
+    num_active = device.upload(np.zeros(local, np.int32))
     fields = {"num_local": (LONG, local), "row_ptr": (POINTER, device.upload(row_ptr))}
     fields["sender"] = (POINTER, device.upload(sender))
     fields |= dict.fromkeys(("shift", "image", "table"), (POINTER, 0))
@@ -175,21 +175,23 @@ def test_edges_in_order_of_length(by_type: bool, dtype: str, rng: Any) -> None:
     fields |= {name: (POINTER, address) for name, address in arrays.items()}
     types = rng.integers(300, size=edges).astype(np.int32)
     fields["sender_type"] = (POINTER, device.upload(types) if by_type else 0)
-    fields |= {"num_live": (POINTER, num_live)}
+    fields |= {"num_active": (POINTER, num_active)}
     fields["failures"] = (POINTER, device.upload(np.zeros(2, np.int32)))
     fields |= {"r_max": (ctypes.c_double, R_MAX), "sign": (ctypes.c_double, 1.0)}
     fields["group"] = (LONG, 0)
-    pointers = ("by_group", "pair_row", "live_pairs", "live_pair_row", "num_pairs", "live_rows")
+    pointers = ("by_group", "pair_row", "active_pairs", "live_pair_row", "num_pairs", "live_rows")
     fields |= dict.fromkeys(pointers, (POINTER, 0))
     device.launch(
         program(dtype, "geometry.cuh"), "geometry", -(-local // 8), 256, structure(**fields)
     )
-    lived = device.download(num_live, np.zeros(local, np.int32))
+    lived = device.download(num_active, np.zeros(local, np.int32))
     found = {name: device.download(address, integers) for name, address in arrays.items()}
     for r, (first, end) in enumerate(pairwise(row_ptr)):
         alive = first + np.flatnonzero(given[first:end] < R_MAX)
-        live, sorted_ = (found[name][first : first + lived[r]] for name in ("live", "by_length"))
-        np.testing.assert_array_equal(live, alive)
+        active, sorted_ = (
+            found[name][first : first + lived[r]] for name in ("active", "by_length")
+        )
+        np.testing.assert_array_equal(active, alive)
         if len(alive) > 256:
             np.testing.assert_array_equal(sorted_, alive)
         np.testing.assert_array_equal(np.sort(sorted_), alive)
@@ -227,16 +229,16 @@ def test_sums_by_sender_skip_dead_rows(
     edge = rng.permutation(edges).astype(np.int32)
     length = np.where(rng.random(edges) < 0.4, 1e3, 2.0)
     number = np.arange(edges) if marked else edge - first
-    live = (length[edge] < 1e3) & (number >= 0) & (number < count)
+    active = (length[edge] < 1e3) & (number >= 0) & (number < count)
     rows = np.full((count, width), np.nan, dtype)
-    rows[number[live]] = rng.normal(size=(live.sum(), width))
+    rows[number[active]] = rng.normal(size=(active.sum(), width))
     target = rng.normal(size=(nodes, width)).astype(dtype)
     want = target.astype(float)
     first_own, num_own = 2, 4 * min(own_parts, 1)
     own = rng.normal(size=(num_own, own_parts, width)).astype(dtype)
     for node in set(sender) & set(range(first_own, first_own + num_own)):
         want[node] = add * want[node] + own[node - first_own].sum(0)
-    for k in np.flatnonzero(live):
+    for k in np.flatnonzero(active):
         want[sender[ends[k]]] += rows[number[k]]
     out = device.upload(target)
     arguments = structure(
@@ -246,7 +248,7 @@ def test_sums_by_sender_skip_dead_rows(
         row_ptr=(POINTER, device.upload(row_ptr)),
         edge=(POINTER, 0 if marked else device.upload(edge)),
         length=(POINTER, 0 if marked else device.upload(length)),
-        live_rows=(POINTER, device.upload(live.astype(np.int32)) if marked else 0),
+        live_rows=(POINTER, device.upload(active.astype(np.int32)) if marked else 0),
         own=(POINTER, device.upload(own)),
         senders=(LONG, senders),
         width=(LONG, packs),
@@ -348,13 +350,13 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     for g, e, r in zip(groups, listed, row[row >= 0], strict=True):
         assert rows[g, sender[e]] == r
     assert sorted(rows.values()) == list(range(len(rows)))
-    # chunks are whole groups; rows are in order of span, sender and group
+    # chunks are whole groups; rows are in order of range_, sender and group
     assert all(chunk[0] % group == 0 for chunk in found["chunks"])
-    check_spans(found)
+    check_ranges(found)
     first = 0
-    for number, span in enumerate(found["spans"]):
-        (first_receiver, receivers), (first_row, num_rows) = span["receivers"], span["rows"]
-        first_sender, senders = span["senders"]
+    for number, range_ in enumerate(found["ranges"]):
+        (first_receiver, receivers), (first_row, num_rows) = range_["receivers"], range_["rows"]
+        first_sender, senders = range_["senders"]
         assert first_row == first
         own = sorted(
             (s, g, r)
@@ -363,21 +365,21 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
         )
         assert [r for _, _, r in own] == list(range(first, first + num_rows))
         first += num_rows
-        ptr = found["span_row_ptr"][first_sender + number : first_sender + senders + number + 1]
-        names = found["span_sender"][first_sender : first_sender + senders]
+        ptr = found["range_row_ptr"][first_sender + number : first_sender + senders + number + 1]
+        names = found["range_sender"][first_sender : first_sender + senders]
         counts = Counter(s for s, _, _ in own)
         np.testing.assert_array_equal(np.diff(ptr), [counts[s] for s in names])
         assert len(ptr) == 0 or ptr[0] == first_row
     assert first == len(rows)
-    # two buffers hold all rows, or one of them those of a span
+    # two buffers hold all rows, or one of them those of a range_
     most = found["chunk_edges"] + found["chunk_edges"] // 2
-    found_rows = [span["rows"][1] for span in found["spans"]]
+    found_rows = [range_["rows"][1] for range_ in found["ranges"]]
     if len(rows) <= 2 * most:
         assert len(found_rows) == min(len(found["chunks"]), 1)
     else:
         fewest = -(-len(rows) // most)
         assert fewest <= len(found_rows) <= 3 * fewest
-        for span, count in zip(found["spans"], found_rows, strict=True):
-            begin, end = span["chunks"]
+        for range_, count in zip(found["ranges"], found_rows, strict=True):
+            begin, end = range_["chunks"]
             assert count <= most or end == begin + 1
     assert row_ptr[-1] == len(sender)

@@ -79,23 +79,23 @@ def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
     shifts = vectors - (s.positions[receiver] - s.positions[s.sender])
     s = System(s.positions, s.types, s.sender, receiver, shifts)
     model = Model(dtype=dtype, knots=512)
-    # the kernel for 330 channels has too many threads for two teams, others have two or more
+    # the kernel for 330 channels has too many threads for two warp_groups, others have two or more
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "330x0e+40x1o")
     model.energy(model.conv(x, "330x0e+40x1o", 1, "330x0e+40x0e+40x1o"))
     path = model.write(tmp_path)
     package = Package.open(path)
     found, _ = cuda_passes(package.layers, package.tensors)
     last = [each["entries"] for each in found if each["pass"] == "table_forward"][-1]
-    teams = {entry["most_teams"] for entry in last}
-    assert min(teams) == 1
-    assert max(teams) >= 4
+    warp_groups = {entry["max_warp_groups"] for entry in last}
+    assert min(warp_groups) == 1
+    assert max(warp_groups) >= 4
     compare(path, s, LIMIT[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("receivers", "filling"), [(300, 300), (514, 1000)])
 def test_many_receivers(tmp_path: Path, dtype: str, receivers: int, filling: int) -> None:
-    """So many that one team, or two of four, have the edges of each in the forward pass."""
+    """So many that one warp_group, or two of four, have the edges of each in the forward pass."""
     model = Model(dtype=dtype, knots=512)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))

@@ -37,7 +37,7 @@ public:
           given_(device),
           watch_(cutoff, skin) {
         graph_.chunk_edges = chunk_edges;
-        if (pairs) graph_.pair_use = mdcg::PairUse::pairs;
+        if (pairs) graph_.edge_order = mdcg::EdgeOrder::paired;
         kernels_.load();
     }
 
@@ -118,17 +118,17 @@ private:
             chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_edge, c.num_edges);
         out["chunks"] = chunks;
         out["longest_chunk"] = g.longest_chunk;
-        py::list spans;
-        for (const mdcg::CudaSpan& s : g.spans) {
-            py::dict span;
-            span["chunks"] = std::make_tuple(s.first_chunk, s.end_chunk);
-            span["receivers"] = std::make_tuple(s.first_receiver, s.num_receivers);
-            span["edges"] = std::make_tuple(s.first_edge, s.num_edges);
-            span["senders"] = std::make_tuple(s.first_sender, s.num_senders);
-            span["rows"] = std::make_tuple(s.first_row, s.num_rows);
-            spans.append(span);
+        py::list ranges;
+        for (const mdcg::CudaSpan& s : g.ranges) {
+            py::dict range;
+            range["chunks"] = std::make_tuple(s.first_chunk, s.end_chunk);
+            range["receivers"] = std::make_tuple(s.first_receiver, s.num_receivers);
+            range["edges"] = std::make_tuple(s.first_edge, s.num_edges);
+            range["senders"] = std::make_tuple(s.first_sender, s.num_senders);
+            range["rows"] = std::make_tuple(s.first_row, s.num_rows);
+            ranges.append(range);
         }
-        out["spans"] = spans;
+        out["ranges"] = ranges;
         out["pairs"] = std::make_tuple(g.pairs.receiver, g.pairs.sender);
         out["local_type_first"] = g.local_type_first;
         out["ghost_type_first"] = g.ghost_type_first;
@@ -147,20 +147,20 @@ private:
         edges("place", g.place);
         edges("edge_of_place", g.edge_of_place);
         edges("by_sender", g.by_sender);
-        const auto span_count = static_cast<std::int64_t>(g.spans.size());
+        const auto range_count = static_cast<std::int64_t>(g.ranges.size());
         std::int64_t senders = 0;
-        for (const mdcg::CudaSpan& s : g.spans) senders += s.num_senders;
+        for (const mdcg::CudaSpan& s : g.ranges) senders += s.num_senders;
         std::vector<std::int32_t> nodes(static_cast<std::size_t>(senders));
         std::iota(nodes.begin(), nodes.end(), 0);
-        out["span_sender"] =
-            g.span_sender != nullptr ? integers(g.span_sender, senders) : std::move(nodes);
-        out["span_sender_ptr"] = integers(g.span_sender_ptr, senders + span_count);
+        out["range_sender"] =
+            g.range_sender != nullptr ? integers(g.range_sender, senders) : std::move(nodes);
+        out["range_sender_ptr"] = integers(g.range_sender_ptr, senders + range_count);
         out["group"] = g.group;
         if (g.group == 0) return out;
         out["chunk_edges"] = g.chunk_edges;
         edges("by_group", g.by_group);
         edges("pair_row", g.pair_row);
-        out["span_row_ptr"] = integers(g.span_row_ptr, senders + span_count);
+        out["range_row_ptr"] = integers(g.range_row_ptr, senders + range_count);
         return out;
     }
 

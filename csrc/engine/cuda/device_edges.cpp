@@ -38,9 +38,9 @@ struct Workspace {
     }
 };
 
-// Numbers of spans in memory of the host or the device. The host writes whether edges are one by
-// one, the first edges of spans, and zeros for the pairs of types. The device then writes which
-// pairs there are, and the senders and rows before each span.
+// Numbers of ranges in memory of the host or the device. The host writes whether edges are one by
+// one, the first edges of ranges, and zeros for the pairs of types. The device then writes which
+// pairs there are, and the senders and rows before each range.
 struct SpanNumbers {
     std::int64_t* one_way;
     std::int32_t *first_edge, *first_sender, *first_row, *pairs;
@@ -114,7 +114,7 @@ DeviceEdges::DeviceEdges(CudaKernels& kernels)
       sort_(kernels),
       expand_rows_(kernels.fixed("edge_lists.cuh", "expand_rows")),
       find_senders_(kernels.fixed("edge_lists.cuh", "find_senders")),
-      find_spans_(kernels.fixed("edge_lists.cuh", "find_spans")),
+      find_ranges_(kernels.fixed("edge_lists.cuh", "find_ranges")),
       order_groups_(kernels.fixed("edge_lists.cuh", "order_groups")),
       find_runs_(kernels.fixed("edge_lists.cuh", "find_runs")),
       count_senders_(kernels.fixed("edge_lists.cuh", "count_senders")),
@@ -138,7 +138,7 @@ std::size_t DeviceEdges::bytes() const {
 void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
     num_local = local;
     num_nodes = nodes;
-    group = pair_use == PairUse::none ? 0 : GROUP;
+    group = edge_order == EdgeOrder::any ? 0 : GROUP;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
             [&](char* start, std::int64_t count) {
                 Layout parts(start, DEVICE_ALIGNMENT);
@@ -148,7 +148,7 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
                 parts.take(by_type, count);
                 parts.take(sender_ptr, count + 1);
                 parts.take(positions, 3 * count);
-                parts.take(num_live, count);
+                parts.take(num_active, count);
                 parts.take(num_pairs, count);
                 return parts.bytes();
             });
@@ -204,11 +204,11 @@ void DeviceEdges::reserve_edges(std::int64_t edges) {
                 parts.take(rows_of_units, 3 * count * item_bytes_);
                 unit = rows_of_units;
                 parts.take(length, count);
-                parts.take(live, count);
+                parts.take(active, count);
                 parts.take(by_length, count);
-                parts.take(live_pairs, paired ? count : 0);
-                parts.take(live_pair_row, paired ? count : 0);
-                parts.take(live_rows, paired ? count : 0);
+                parts.take(active_pairs, paired ? count : 0);
+                parts.take(active_pair_row, paired ? count : 0);
+                parts.take(active_rows, paired ? count : 0);
                 return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
             });
     shift = table = nullptr;
@@ -248,20 +248,20 @@ void DeviceEdges::make_chunks() {
     }
 }
 
-void DeviceEdges::make_spans(const std::vector<std::int64_t>& ends) {
-    spans.clear();
+void DeviceEdges::make_ranges(const std::vector<std::int64_t>& ends) {
+    ranges.clear();
     std::int64_t begin = 0;
     for (const std::int64_t end : ends) {
-        CudaSpan span;
-        span.first_chunk = size(begin);
-        span.end_chunk = size(end);
-        span.first_receiver = chunks[span.first_chunk].first_receiver;
-        span.first_edge = chunks[span.first_chunk].first_edge;
-        for (std::size_t c = span.first_chunk; c < span.end_chunk; ++c) {
-            span.num_receivers += chunks[c].num_receivers;
-            span.num_edges += chunks[c].num_edges;
+        ReceiverRange range;
+        range.first_chunk = size(begin);
+        range.end_chunk = size(end);
+        range.first_receiver = chunks[range.first_chunk].first_receiver;
+        range.first_edge = chunks[range.first_chunk].first_edge;
+        for (std::size_t c = range.first_chunk; c < range.end_chunk; ++c) {
+            range.num_receivers += chunks[c].num_receivers;
+            range.num_edges += chunks[c].num_edges;
         }
-        spans.push_back(span);
+        ranges.push_back(range);
         begin = end;
     }
 }
@@ -312,7 +312,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.by_group = by_group;
     a.pair_row = pair_row;
     const std::int64_t square = std::int64_t(num_types) * num_types;
-    const auto most = static_cast<std::int64_t>(chunks.size()) + 1;  // at most one span for each
+    const auto most = static_cast<std::int64_t>(chunks.size()) + 1;  // at most one range for each
     const std::size_t bytes = SpanNumbers(nullptr, most, square).bytes;
     small_.grow(bytes);
     staging_.grow(bytes);
@@ -320,9 +320,9 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         host(staging_.as<char>(), most, square);
     one_way = there.one_way;
     a.one_way = reinterpret_cast<Long*>(one_way);
-    a.span_edge = there.first_edge;
-    a.span_first_sender = there.first_sender;
-    a.span_first_row = there.first_row;
+    a.range_edge = there.first_edge;
+    a.range_first_sender = there.first_sender;
+    a.range_first_row = there.first_row;
     a.pairs = there.pairs;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
@@ -334,31 +334,31 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
                             w.spare_keys, w.spare_values, w.work});
     };
     const auto take_first_edges = [&] {
-        a.num_spans = static_cast<std::int64_t>(spans.size());
-        for (std::size_t s = 0; s < spans.size(); ++s) host.first_edge[s] = spans[s].first_edge;
-        host.first_edge[a.num_spans] = narrow(num_edges);
+        a.num_ranges = static_cast<std::int64_t>(ranges.size());
+        for (std::size_t s = 0; s < ranges.size(); ++s) host.first_edge[s] = ranges[s].first_edge;
+        host.first_edge[a.num_ranges] = narrow(num_edges);
     };
-    // Counts the rows before each span, and its senders only where they are read.
+    // Counts the rows before each range, and its senders only where they are read.
     const auto count = [&](bool with_senders) {
         launch(find_runs_, num_edges);
         if (with_senders) sort_.sum(stream, w.runs, num_edges, w.work);
         if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
-        launch(count_senders_, a.num_spans + 1);
+        launch(count_senders_, a.num_ranges + 1);
         copy_to_host(host.pairs, there.pairs, bytes - there.before_pairs, stream);
     };
 
-    // Spans take turns with two buffers of rows. If the two can hold all rows, there is one span. A
-    // listed edge has at most one row, and about half of the edges are listed if each has a
+    // Ranges take turns with two buffers of rows. If the two can hold all rows, there is one range.
+    // A listed edge has at most one row, and about half of the edges are listed if each has a
     // reverse. (If rounding has left out one reverse, all edges are listed: more memory.)
-    const bool alone = !reversed || pair_use != PairUse::pairs;
-    const std::int64_t both = 2 * most_span_rows();
-    const bool joins = chunks.size() > 1 && group > 0 && !sums_chunks;
+    const bool alone = !reversed || edge_order != EdgeOrder::paired;
+    const std::int64_t both = 2 * max_range_rows();
+    const bool joins = chunks.size() > 1 && group > 0 && !needs_chunks;
     const bool counted =
         joins && (alone || num_nodes != num_local ? num_edges : num_edges / 2) > both;
     std::vector<std::int64_t> ends(chunks.size());
     std::iota(ends.begin(), ends.end(), 1);
     if (joins && !counted) ends = {ends.back()};
-    make_spans(ends);
+    make_ranges(ends);
     *host.one_way = alone ? 1 : 0;
     take_first_edges();
     std::fill_n(host.pairs, square, 0);
@@ -368,51 +368,51 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     launch(find_senders_, num_nodes + 1);
     if (group > 0) order_groups_.launch(stream, ceil_div(num_local, group), THREADS, a);
     if (counted) {
-        // The rows of each chunk, which is a span until then. Any order will do in which edges with
-        // the same group and sender follow each other.
+        // The rows of each chunk, which is a range until then. Any order will do in which edges
+        // with the same group and sender follow each other.
         a.edge_of_place = by_group;
         count(false);
         stream.synchronize();
         const auto rows = [&](std::int64_t units) { return host.first_row[units]; };
-        ends = rows(a.num_spans) > both ? divide(a.num_spans, most_span_rows(), rows)
-                                        : std::vector<std::int64_t>{a.num_spans};
-        make_spans(ends);
+        ends = rows(a.num_ranges) > both ? divide(a.num_ranges, max_range_rows(), rows)
+                                         : std::vector<std::int64_t>{a.num_ranges};
+        make_ranges(ends);
         take_first_edges();
-        copy_to_device(there.first_edge, host.first_edge, 4 * size(a.num_spans + 1), stream);
+        copy_to_device(there.first_edge, host.first_edge, 4 * size(a.num_ranges + 1), stream);
     }
 
-    const bool all_nodes = spans.size() == 1;
+    const bool all_nodes = ranges.size() == 1;
     if (all_nodes) {
         edge_of_place = by_sender;
     } else {
-        a.span_key = reinterpret_cast<std::uint32_t*>(w.runs);
-        launch(find_spans_, num_edges);
-        sort(a.num_spans, a.span_key, by_sender, edge_of_place);
+        a.range_key = reinterpret_cast<std::uint32_t*>(w.runs);
+        launch(find_ranges_, num_edges);
+        sort(a.num_ranges, a.range_key, by_sender, edge_of_place);
     }
     a.edge_of_place = edge_of_place;
     count(!all_nodes);
     if (!all_nodes) stream.synchronize();  // for the number of senders
-    const std::int64_t found = all_nodes ? 0 : host.first_sender[a.num_spans];
-    const std::int64_t pointers = (all_nodes ? num_nodes : found) + a.num_spans;
+    const std::int64_t found = all_nodes ? 0 : host.first_sender[a.num_ranges];
+    const std::int64_t pointers = (all_nodes ? num_nodes : found) + a.num_ranges;
     senders_.grow(4 * size(found + 2 * pointers) + 1024);
     Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
-    parts.take(span_sender, found);
-    parts.take(span_sender_ptr, all_nodes ? 0 : pointers);
-    parts.take(span_row_ptr, group > 0 ? pointers : 0);
-    if (all_nodes) span_sender = nullptr, span_sender_ptr = sender_ptr;
-    a.span_sender = span_sender;
-    a.span_sender_ptr = span_sender_ptr;
-    a.span_row_ptr = span_row_ptr;
-    launch(write_senders_, std::max<std::int64_t>({num_edges, a.num_spans, num_nodes + 1}));
+    parts.take(range_sender, found);
+    parts.take(range_sender_ptr, all_nodes ? 0 : pointers);
+    parts.take(range_row_ptr, group > 0 ? pointers : 0);
+    if (all_nodes) range_sender = nullptr, range_sender_ptr = sender_ptr;
+    a.range_sender = range_sender;
+    a.range_sender_ptr = range_sender_ptr;
+    a.range_row_ptr = range_row_ptr;
+    launch(write_senders_, std::max<std::int64_t>({num_edges, a.num_ranges, num_nodes + 1}));
     if (group > 0) launch(order_rows_, num_edges);
     if (all_nodes) stream.synchronize();
-    for (std::size_t s = 0; s < spans.size(); ++s) {
-        spans[s].first_sender = all_nodes ? 0 : host.first_sender[s];
-        spans[s].num_senders =
+    for (std::size_t s = 0; s < ranges.size(); ++s) {
+        ranges[s].first_sender = all_nodes ? 0 : host.first_sender[s];
+        ranges[s].num_senders =
             all_nodes ? narrow(num_nodes) : host.first_sender[s + 1] - host.first_sender[s];
         if (group == 0) continue;
-        spans[s].first_row = host.first_row[s];
-        spans[s].num_rows = host.first_row[s + 1] - host.first_row[s];
+        ranges[s].first_row = host.first_row[s];
+        ranges[s].num_rows = host.first_row[s + 1] - host.first_row[s];
     }
     pairs = {};
     for (std::int64_t i = 0; i < square; ++i)

@@ -33,7 +33,7 @@ struct TypePairs {
 
 // Chunks that follow each other, whose rows of pairs are summed by sender at once: rows are several
 // times fewer than edges. Senders and rows are parts of DeviceEdges's arrays below.
-struct CudaSpan {
+struct ReceiverRange {
     std::size_t first_chunk = 0, end_chunk = 0;
     std::int32_t first_receiver = 0, num_receivers = 0;
     std::int32_t first_edge = 0, num_edges = 0;
@@ -44,7 +44,7 @@ struct CudaSpan {
 // What a layer wants of a list: no pairs; pairs of an edge and its reverse; or edges one by one, in
 // the order of pairs, because an edge and its reverse have different weights. Where layers differ,
 // the last of these counts.
-enum class PairUse { none, pairs, edges };
+enum class EdgeOrder { any, paired, single };
 
 // A list is made in steps: reserve_nodes, which decides `group`, and row_ptr and types are written;
 // take_rows, during which sender (and image) are written; complete. What fits into the memory there
@@ -102,17 +102,17 @@ public:
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
     std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
-    PairUse pair_use = PairUse::none;               // likewise
-    // Likewise: spans are chunks, because a layer writes rows of a chunk's edges by `place`.
-    bool sums_chunks = false;
+    EdgeOrder edge_order = EdgeOrder::any;          // likewise
+    // Likewise: ranges are chunks, because a layer writes rows of a chunk's edges by `place`.
+    bool needs_chunks = false;
     bool by_sender_type = false;  // likewise; see by_length
-    // If there are several spans, each has at most so many rows of pairs, unless one chunk has
-    // more. A list with at most twice as many, by estimate or count, is one span.
-    std::int64_t most_span_rows() const { return chunk_edges + chunk_edges / 2; }
-    int gradient_lanes = 1;  // lanes whose kernels add to gradients of edges at the same time
+    // If there are several ranges, each has at most so many rows of pairs, unless one chunk has
+    // more. A list with at most twice as many, by estimate or count, is one range.
+    std::int64_t max_range_rows() const { return chunk_edges + chunk_edges / 2; }
+    int gradient_streams = 1;  // streams whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
     std::vector<CudaChunk> chunks;
-    std::vector<CudaSpan> spans;
+    std::vector<ReceiverRange> ranges;
     std::int32_t longest_chunk = 0;  // edges
 
     // On the device.
@@ -131,23 +131,23 @@ public:
     bool packed = false;
     std::int32_t* image_rows = nullptr;  // room for them
     std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
-    // By sender inside each span: the place of an edge; senders in order, and where the places of
-    // each begin (from first_pointer on: one more per span). If there is one span, all nodes count
-    // as its senders, also those without edges.
-    std::int32_t* place = nullptr;            // [num_edges], relative to the span
-    std::int32_t* edge_of_place = nullptr;    // [num_edges]; of one span the same as by_sender
-    std::int32_t* span_sender = nullptr;      // node; null: one span
-    std::int32_t* span_sender_ptr = nullptr;  // relative to the span
-    // Pairs, unless pair_use is none: `group` receivers that follow each other are a group (chunks
+    // By sender inside each range: the place of an edge; senders in order, and where the places of
+    // each begin (from first_pointer on: one more per range). If there is one range, all nodes
+    // count as its senders, also those without edges.
+    std::int32_t* place = nullptr;             // [num_edges], relative to the range
+    std::int32_t* edge_of_place = nullptr;     // [num_edges]; of one range the same as by_sender
+    std::int32_t* range_sender = nullptr;      // node; null: one range
+    std::int32_t* range_sender_ptr = nullptr;  // relative to the range
+    // Pairs, unless edge_order is any: `group` receivers that follow each other are a group (chunks
     // are whole groups; 0: there are no pairs), and a pair is listed with one of its two edges, in
     // the group of that edge's receiver. Edges without a reverse between local nodes are listed
-    // alone. A group writes one row for each of its senders. Rows are in order of span, sender and
+    // alone. A group writes one row for each of its senders. Rows are in order of range, sender and
     // group.
     std::int64_t group = 0;
     std::int64_t* one_way = nullptr;   // [1] not 0: all edges are listed alone
     std::int32_t* by_group = nullptr;  // [num_edges] edges by group, then by sender and receiver
     std::int32_t* pair_row = nullptr;  // [num_edges] their rows; -1: it is not listed
-    std::int32_t* span_row_ptr = nullptr;  // rows of each span_sender
+    std::int32_t* range_row_ptr = nullptr;  // rows of each range_sender
     // All edges by sender, for forces.
     std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
     std::int32_t* by_sender = nullptr;   // [num_edges] edges
@@ -162,32 +162,32 @@ public:
     double* positions = nullptr;  // [num_nodes][3]
     void* unit = nullptr;         // [num_edges][3] in T; zeros from r_max on
     double* length = nullptr;     // [num_edges] Å; longer than any cutoff from r_max on
-    // Edges of receiver r that are shorter than r_max, ascending: the first num_live[r] from
-    // live + row_ptr[r].
-    std::int32_t* live = nullptr;  // [num_edges]
+    // Edges of receiver r that are shorter than r_max, ascending: the first num_active[r] from
+    // active + row_ptr[r].
+    std::int32_t* active = nullptr;  // [num_edges]
     // The same, the shortest first (lengths that differ by less than about r_max / 2^17 may be
     // exchanged); where radial tables depend on the sender, by its type modulo 128 first, so that
     // edges which read the same row follow each other. Of a receiver with more than 256 edges as
     // above.
     std::int32_t* by_length = nullptr;
-    std::int32_t* num_live = nullptr;  // [num_local]
-    // Live pairs of a group, in the order of by_group: the first num_pairs[group] from live_pairs +
-    // row_ptr[first receiver of the group].
-    std::int32_t* live_pairs = nullptr;     // [num_edges] edges
-    std::int32_t* live_pair_row = nullptr;  // [num_edges] their rows
-    std::int32_t* num_pairs = nullptr;      // [num_local] by group
-    std::int32_t* live_rows = nullptr;      // [rows] 0 or 1
+    std::int32_t* num_active = nullptr;  // [num_local]
+    // Active pairs of a group, in the order of by_group: the first num_pairs[group] from
+    // active_pairs + row_ptr[first receiver of the group].
+    std::int32_t* active_pairs = nullptr;     // [num_edges] edges
+    std::int32_t* active_pair_row = nullptr;  // [num_edges] their rows
+    std::int32_t* num_pairs = nullptr;        // [num_local] by group
+    std::int32_t* active_rows = nullptr;      // [rows] 0 or 1
 
     // Rows that all groups write; 0 without pairs.
     std::int64_t num_rows() const {
-        return spans.empty() ? 0 : std::int64_t(spans.back().first_row) + spans.back().num_rows;
+        return ranges.empty() ? 0 : std::int64_t(ranges.back().first_row) + ranges.back().num_rows;
     }
-    // Of a span, in span_sender_ptr and span_row_ptr.
-    std::int64_t first_pointer(std::size_t span) const {
-        return spans[span].first_sender + static_cast<std::int64_t>(span);
+    // Of a range, in range_sender_ptr and range_row_ptr.
+    std::int64_t first_pointer(std::size_t range) const {
+        return ranges[range].first_sender + static_cast<std::int64_t>(range);
     }
     std::size_t gradient_bytes() const {
-        return static_cast<std::size_t>(3 * num_edges * gradient_lanes * item_bytes_);
+        return static_cast<std::size_t>(3 * num_edges * gradient_streams * item_bytes_);
     }
 
     std::size_t bytes() const;
@@ -198,14 +198,14 @@ private:
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
     void count_types(const std::int32_t* host_types, int num_types);
-    // `ends`: for each span, the number of the chunk behind its last one.
-    void make_spans(const std::vector<std::int64_t>& ends);
+    // `ends`: for each range, the number of the chunk behind its last one.
+    void make_ranges(const std::vector<std::int64_t>& ends);
     void sort_by_type(int num_types, const DeviceStream& stream);
     void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;
-    CudaFunction expand_rows_, find_senders_, find_spans_, order_groups_, find_runs_,
+    CudaFunction expand_rows_, find_senders_, find_ranges_, order_groups_, find_runs_,
         count_senders_, write_senders_, order_rows_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
     PinnedMemory staging_;  // numbers that go to and fro while a list is made

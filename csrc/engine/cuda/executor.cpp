@@ -25,8 +25,8 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
                               const ModelInfo& info, const CudaTarget& place)
     : ExecutorOf<T, CudaOp<T>>(program, std::move(ops)),
       num_types_(info.num_types()),
-      lanes_(place.device),
-      stream_(lanes_[0]),
+      streams_(place.device),
+      stream_(streams_[0]),
       kernels_(place, sizeof(T)),
       graph_(kernels_),
       cells_(kernels_),
@@ -40,12 +40,12 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       positions_(place.device),
       descriptors_(place.device) {
     for (const auto& op : ops_) {
-        graph_.pair_use = std::max(graph_.pair_use, op->pair_use());
-        graph_.sums_chunks = graph_.sums_chunks || op->sums_chunks();
+        graph_.edge_order = std::max(graph_.edge_order, op->edge_order());
+        graph_.needs_chunks = graph_.needs_chunks || op->needs_chunks();
         graph_.by_sender_type = graph_.by_sender_type || op->by_sender_type();
     }
     worker_.stream = &stream_;
-    worker_.lanes = &lanes_;
+    worker_.streams = &streams_;
     worker_.edges = &graph_;
     worker_.ghosts = &ghosts_;
     worker_.scratch_memory = &scratch_;
@@ -85,7 +85,7 @@ void CudaExecutor<T>::set_graph(const Graph& graph, bool reversed) {
     graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, reversed, stream_);
     source_ = Source::graph;
-    take_list(graph);
+    on_new_list(graph);
 }
 
 template <typename T>
@@ -101,7 +101,7 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     cells_.make(*grid, watch, staged, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;
-    take_list(graph);
+    on_new_list(graph);
     return true;
 }
 
@@ -117,7 +117,7 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
     source_ = Source::batch;
-    take_list(graph);
+    on_new_list(graph);
 }
 
 template <typename T>
@@ -127,7 +127,7 @@ void CudaExecutor<T>::set_points(const Points& points, const double* positions, 
 }
 
 template <typename T>
-void CudaExecutor<T>::take_list(const Graph& graph) {
+void CudaExecutor<T>::on_new_list(const Graph& graph) {
     // Of lists of one system the steps are the same but for addresses and sizes. Another system's
     // first evaluation goes layer by layer, for times of that system.
     if (8 * std::abs(graph_.num_local - step_nodes_) > step_nodes_) {
@@ -135,10 +135,10 @@ void CudaExecutor<T>::take_list(const Graph& graph) {
         step_nodes_ = graph_.num_local;
     }
     small_ = graph_.num_edges <= DeviceEdges::most_small_edges && !program_.reads_points;
-    graph_.gradient_lanes = 1;
+    graph_.gradient_streams = 1;
     for (const auto& op : ops_) {
-        op->take_list(graph_, stream_);
-        graph_.gradient_lanes = std::max(graph_.gradient_lanes, op->gradient_lanes());
+        op->on_new_list(graph_, stream_);
+        graph_.gradient_streams = std::max(graph_.gradient_streams, op->gradient_streams());
     }
     reserve();
 }
@@ -154,7 +154,7 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
 }
 
 // The largest number of edges for which two buffers with one row per edge fit into CHUNK_BYTES.
-// Buffers of rows of pairs may be half as large again: see DeviceEdges::most_span_rows.
+// Buffers of rows of pairs may be half as large again: see DeviceEdges::max_range_rows.
 template <typename T>
 std::int64_t CudaExecutor<T>::chunk_edges() {
     if (chunk_edges_ > 0) return chunk_edges_;
@@ -235,7 +235,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.exact = false;
     worker_.communicator = communicator;
     if (communicator != nullptr && !ghosts_.has_list())
-        ghosts_.take_list(*communicator, program_.max_exchanged_width, graph_, stream_);
+        ghosts_.on_new_list(*communicator, program_.max_exchanged_width, graph_, stream_);
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {
@@ -290,7 +290,7 @@ void CudaExecutor<T>::prepare_exact() {
     if (prepared_exact_) return;
     for (const auto& op : ops_) op->prepare_exact(kernels_, stream_);
     kernels_.load();
-    for (const auto& op : ops_) op->take_list(graph_, stream_);
+    for (const auto& op : ops_) op->on_new_list(graph_, stream_);
     stream_.synchronize();
     prepared_exact_ = true;
 }

@@ -96,7 +96,7 @@ private:
         return small_ ? program_.stream_plan : program_.gradient_plan;
     }
     Step& step_of(const Wanted& wanted, bool communicates);
-    void take_list(const Graph& graph);
+    void on_new_list(const Graph& graph);
     // Before a list: where results and positions go, of nodes and of points that a list is made of.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve();
@@ -124,8 +124,8 @@ private:
     using ExecutorOf<T, CudaOp<T>>::ops_;
     using ExecutorOf<T, CudaOp<T>>::times_;
     int num_types_;
-    Lanes lanes_;
-    const DeviceStream& stream_;             // lane 0
+    KernelStreams streams_;
+    const DeviceStream& stream_;             // stream 0
     std::deque<DeviceStream> side_streams_;  // of captured steps: 1, 2, ..
     CudaKernels kernels_;
     DeviceEdges graph_;

@@ -35,8 +35,8 @@ CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
       device_(kernels.device()) {}
 
 template <typename T>
-void CudaGhosts<T>::take_list(Communicator& communicator, int width, const DeviceEdges& graph,
-                              const DeviceStream& stream) {
+void CudaGhosts<T>::on_new_list(Communicator& communicator, int width, const DeviceEdges& graph,
+                                const DeviceStream& stream) {
     by_rows_ = communicator.has_sent_nodes();
     num_sent_ = num_owners_ = 0;
     listed_ = true;

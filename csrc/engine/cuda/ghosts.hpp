@@ -23,8 +23,8 @@ public:
     // For every new list of edges, before its first exchange; `width`: items of the longest row.
     // Collective where rows go from device to device. Throws EngineError where the communicator
     // names nodes that are not local.
-    void take_list(Communicator& communicator, int width, const DeviceEdges& graph,
-                   const DeviceStream& stream);
+    void on_new_list(Communicator& communicator, int width, const DeviceEdges& graph,
+                     const DeviceStream& stream);
     bool has_list() const { return listed_; }
     void forget_list() { listed_ = false; }
 

@@ -13,11 +13,11 @@ namespace {
 constexpr std::int64_t MIN_TABLE_DEGREE = 3, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
-    "order",    "sender",  "row_ptr",  "place",  "types",   "sender_type", "live",
-    "num_live", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
-    "length",   "places",  "table",    "x",      "y",       "w",           "g",
-    "out",      "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
-    "n_first",  "n_local", "receiver", "node",   "one_way", "own",         "short_edges"};
+    "order",      "sender",  "row_ptr",  "place",  "types",   "sender_type", "active",
+    "num_active", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
+    "length",     "places",  "table",    "x",      "y",       "w",           "g",
+    "out",        "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
+    "n_first",    "n_local", "receiver", "node",   "one_way", "own",         "short_edges"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -67,8 +67,9 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
         entry.threads = static_cast<int>(each.integer("threads", 1, 1024));
         entry.shared_bytes = static_cast<int>(each.integer("shared_bytes", 0, 1 << 18));
         entry.rows = each.integer("rows", 1, 1024);
-        entry.most_teams = static_cast<int>(each.integer("most_teams", 1, 1024 / entry.threads));
-        entry.lane = static_cast<int>(each.integer("lane", 0, Lanes::KERNELS - 1));
+        entry.max_warp_groups =
+            static_cast<int>(each.integer("max_warp_groups", 1, 1024 / entry.threads));
+        entry.stream = static_cast<int>(each.integer("stream", 0, KernelStreams::KERNELS - 1));
         variant.entries.push_back(std::move(entry));
     }
     // nothing that a kernel reads may be cleared for its results
@@ -117,7 +118,7 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
                               " or later: use device \"cpu\"");
     for (Entry& entry : chosen_.entries)
         entry.function = kernels.program(chosen_.programs[entry.program], entry.name,
-                                         entry.most_teams * entry.shared_bytes);
+                                         entry.max_warp_groups * entry.shared_bytes);
 }
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {
@@ -129,9 +130,9 @@ bool CudaPassKernel::uses(CudaArgument name) const {
     return std::find(all.begin(), all.end(), name) != all.end();
 }
 
-int CudaPassKernel::lanes() const {
+int CudaPassKernel::streams() const {
     int last = 0;
-    for (const Entry& entry : chosen_.entries) last = std::max(last, entry.lane);
+    for (const Entry& entry : chosen_.entries) last = std::max(last, entry.stream);
     return last + 1;
 }
 
@@ -139,20 +140,21 @@ void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arg
     launch_on([&](const Entry&) -> const DeviceStream& { return stream; }, arguments, 1);
 }
 
-void CudaPassKernel::launch(const Lanes& lanes, const CudaArguments& arguments, int teams) const {
-    launch_on([&](const Entry& entry) -> const DeviceStream& { return lanes[entry.lane]; },
-              arguments, teams);
+void CudaPassKernel::launch(const KernelStreams& streams, const CudaArguments& arguments,
+                            int warp_groups) const {
+    launch_on([&](const Entry& entry) -> const DeviceStream& { return streams[entry.stream]; },
+              arguments, warp_groups);
 }
 
 template <typename StreamOf>
 void CudaPassKernel::launch_on(const StreamOf& stream_of, const CudaArguments& arguments,
-                               int teams) const {
+                               int warp_groups) const {
     std::vector<std::int64_t> values;
     values.reserve(chosen_.arguments.size());
     for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);
     const std::int64_t runs = arguments[CudaArgument::n_rows] * chosen_.run;
     for (const Entry& entry : chosen_.entries) {
-        const int number = std::min(teams, entry.most_teams);
+        const int number = std::min(warp_groups, entry.max_warp_groups);
         entry.function.launch(stream_of(entry), (runs + entry.rows - 1) / entry.rows,
                               number * entry.threads, number * entry.shared_bytes, values);
     }

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cuda/kernel_streams.hpp"
 #include "engine/cuda/kernels.hpp"
-#include "engine/cuda/lanes.hpp"
 #include "engine/ops/op.hpp"
 #include "engine/package/fields.hpp"
 
@@ -23,8 +23,8 @@ enum class CudaArgument : int {
     place,        // [edges] or [pairs]: row of dx
     types,        // [receivers]
     sender_type,  // [edges]
-    live,         // [edges] of each receiver or group first those shorter than r_max, or pairs
-    num_live,     // [receivers], [groups]
+    active,       // [edges] of each receiver or group first those shorter than r_max, or pairs
+    num_active,   // [receivers], [groups]
     n_rows,       // receivers; groups, n_parts times where several blocks share one
     n_types,      // sets of coefficients; types of atoms
     n_adds,       // not 0: add to dx
@@ -43,7 +43,7 @@ enum class CudaArgument : int {
     dy,
     dw,
     de,    // [edges][3] gradients of the vectors, added to
-    n_de,  // items from those of one lane to those of the next
+    n_de,  // items from those of one stream to those of the next
     // Of pairs: see DeviceEdges. There, g and types begin with node 0.
     n_group,
     n_first,   // receiver
@@ -99,21 +99,24 @@ public:
     bool uses(CudaArgument name) const;
     // Of kernels.
     int count() const { return static_cast<int>(chosen_.entries.size()); }
-    // Lanes that the kernels may run on, at least 1. Kernels of different lanes write to different
-    // memory, but for `short_edges`, which all of them may set; `de` has a part for each lane.
-    int lanes() const;
+    // Streams that the kernels may run on, at least 1. Kernels of different streams write to
+    // different memory, but for `short_edges`, which all of them may set; `de` has a part for each
+    // stream.
+    int streams() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
-    // Launches each kernel on its lane, between a fork and a join of them. A block has `teams`
-    // teams, or as many as its kernel may have, each with the threads and memory of the entry.
-    void launch(const Lanes& lanes, const CudaArguments& arguments, int teams = 1) const;
+    // Launches each kernel on its stream, between a fork and a join of them. A block has
+    // `warp_groups` warp_groups, or as many as its kernel may have, each with the threads and
+    // memory of the entry.
+    void launch(const KernelStreams& streams, const CudaArguments& arguments,
+                int warp_groups = 1) const;
 
 private:
     struct Entry {
         std::string name;
         std::size_t program = 0;
-        int threads = 0, shared_bytes = 0;  // of each team
-        int most_teams = 1, lane = 0;
+        int threads = 0, shared_bytes = 0;  // of each warp_group
+        int max_warp_groups = 1, stream = 0;
         std::int64_t rows = 1;
         CudaFunction function;
     };
@@ -127,7 +130,8 @@ private:
     };
     static Variant read(const Fields& fields);
     template <typename StreamOf>
-    void launch_on(const StreamOf& stream_of, const CudaArguments& arguments, int teams) const;
+    void launch_on(const StreamOf& stream_of, const CudaArguments& arguments,
+                   int warp_groups) const;
 
     int layer_;
     std::string where_, pass_;

@@ -82,7 +82,8 @@ private:
     static bool has_op(const StepPart& part) {
         return part.kind == StepPart::forward || part.kind == StepPart::backward;
     }
-    // Operations on edges stay on stream 0: they share scratch memory and fork their lanes from it.
+    // Operations on edges stay on stream 0: they share scratch memory and fork their streams from
+    // it.
     bool may_move(const StepPart& part) const {
         if (has_op(part)) return op(part).forward_space == IterationSpace::nodes;
         return part.kind == StepPart::sum_energies || part.kind == StepPart::start_backward;

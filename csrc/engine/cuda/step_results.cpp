@@ -53,7 +53,7 @@ void StepResults::begin(const double* from, const PlacedNodes& placed, const Dev
     a.placed = placed;
     a.cleared = on_device<double>(flags);
     a.num_cleared = item_of(energy_sums);
-    a.marks = graph.live_rows;
+    a.marks = graph.active_rows;
     a.num_marks = graph.num_rows();
     launch_copy(a, stream);
 }

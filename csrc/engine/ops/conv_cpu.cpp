@@ -39,7 +39,7 @@ public:
             table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
                             graph.num_edges, graph.num_nodes);
     }
-    bool composes(const Worker<T>&) const override { return by_type_ && types_->composed(); }
+    bool fuses_next_op(const Worker<T>&) const override { return by_type_ && types_->composed(); }
     void forward(Worker<T>& worker, Range nodes) const override;
     void backward(Worker<T>& worker, Range nodes) const override;
 

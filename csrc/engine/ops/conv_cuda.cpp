@@ -44,24 +44,24 @@ public:
         if (!others_) prepare_others(kernels, stream);
         prepare_exact(kernels, stream);
     }
-    void take_list(const DeviceEdges& graph, const DeviceStream& stream) override;
-    bool composes(const CudaWorker<T>& worker) const override {
+    void on_new_list(const DeviceEdges& graph, const DeviceStream& stream) override;
+    bool fuses_next_op(const CudaWorker<T>& worker) const override {
         return sums_types(worker) && types_->composed();
     }
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         if (by_type_) return types_->scratch_bytes(graph, edges_);
         return can_fuse_ ? fused_->scratch_bytes(graph) : chunk_bytes(graph);
     }
-    PairUse pair_use() const override {
-        if (fused_ == nullptr) return PairUse::none;
-        return spec_.radial.symmetric() ? PairUse::pairs : PairUse::edges;
+    EdgeOrder edge_order() const override {
+        if (fused_ == nullptr) return EdgeOrder::any;
+        return spec_.radial.symmetric() ? EdgeOrder::paired : EdgeOrder::single;
     }
     bool by_sender_type() const override {
         return fused_ != nullptr && spec_.radial.depends_on_sender();
     }
-    bool sums_chunks() const override { return spec_.sender.needs_gradient; }
-    int gradient_lanes() const override {
-        return can_fuse_ && !by_type_ ? fused_->gradient_lanes() : 1;
+    bool needs_chunks() const override { return spec_.sender.needs_gradient; }
+    int gradient_streams() const override {
+        return can_fuse_ && !by_type_ ? fused_->gradient_streams() : 1;
     }
     void forward(CudaWorker<T>& worker, Range nodes) const override;
     void backward(CudaWorker<T>& worker, Range nodes) const override;
@@ -137,8 +137,8 @@ void CudaConv<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
 }
 
 template <typename T>
-void CudaConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
-    by_type_ = types_ && types_->take_list(graph, stream);
+void CudaConv<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
+    by_type_ = types_ && types_->on_new_list(graph, stream);
     if (!by_type_ && !others_) {
         prepare_others(*kernels_, stream);
         kernels_->load();
@@ -148,13 +148,13 @@ void CudaConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream
         kernels_->load();
     }
     if (!by_type_ && fused_) {
-        can_fuse_ = fused_->take_list(graph, stream);
+        can_fuse_ = fused_->on_new_list(graph, stream);
         if (!can_fuse_ && !chunked_) {
             prepare_exact(*kernels_, stream);
             kernels_->load();
         }
     }
-    if (edges_prepared_) edges_.take_list(graph, stream);
+    if (edges_prepared_) edges_.on_new_list(graph, stream);
 }
 
 template <typename T>
@@ -301,8 +301,9 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
         if (backward_.zeroes(name))
             clear_on_device(rows, static_cast<std::size_t>(items) * sizeof(T), stream);
     };
-    for (std::size_t span = 0; span < graph.spans.size(); ++span)
-        for (std::size_t c = graph.spans[span].first_chunk; c < graph.spans[span].end_chunk; ++c) {
+    for (std::size_t range = 0; range < graph.ranges.size(); ++range)
+        for (std::size_t c = graph.ranges[range].first_chunk; c < graph.ranges[range].end_chunk;
+             ++c) {
             const CudaChunk& chunk = graph.chunks[c];
             const std::int64_t first = chunk.first_edge, edges = chunk.num_edges;
             if (edges == 0) continue;
@@ -318,7 +319,7 @@ void CudaConv<T>::backward(CudaWorker<T>& worker, Range) const {
             gemm_.run(stream, edges, 1, s.weights, width, 0, last_t_, s.hidden, hidden, 0, false);
             edges_.backward(worker, chunk, ends, s.work, s.d_harmonics, s.hidden);
             if (spec_.x.needs_gradient)
-                sums_.run(stream, graph, span, chunk, s.dx, x_width, worker.gradient(spec_.x));
+                sums_.run(stream, graph, range, chunk, s.dx, x_width, worker.gradient(spec_.x));
         }
 }
 

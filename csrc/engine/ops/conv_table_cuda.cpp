@@ -10,7 +10,7 @@ namespace {
 
 // Teams of warps that share the edges of a receiver in kernels of the forward pass that can have
 // so many. The order of sums depends on it, so it is the same on all devices.
-int teams_per_receiver(std::int64_t receivers) {
+int groups_per_receiver(std::int64_t receivers) {
     if (receivers >= DeviceEdges::fewest_filling) return 1;
     return receivers > 512 ? 2 : 4;
 }
@@ -20,24 +20,25 @@ int teams_per_receiver(std::int64_t receivers) {
 // two, because smaller blocks of the longest kernel leave less of the device idle before blocks of
 // others begin. The number is the same on all devices, because the order of sums over the pairs of
 // a group depends on it. Gradients of pairs do not: one block computes all of a pair.
-std::int64_t blocks_per_group(const DeviceEdges& graph, const CudaSpan& span,
+std::int64_t blocks_per_group(const DeviceEdges& graph, const ReceiverRange& range,
                               const CudaPassKernel& kernels) {
-    constexpr std::int64_t MULTIPROCESSORS = 132, MOST = 16;
-    const std::int64_t groups = ceil_div(span.num_receivers, graph.group);
+    constexpr std::int64_t MULTIPROCESSORS = 132, kMaxIntervals = 16;
+    const std::int64_t groups = ceil_div(range.num_receivers, graph.group);
     const std::int64_t resident = MULTIPROCESSORS * kernels.resident();
     if (groups == 0 || groups >= resident) return 1;
-    return std::clamp<std::int64_t>(resident / groups, std::min(kernels.count(), 2), MOST);
+    return std::clamp<std::int64_t>(resident / groups, std::min(kernels.count(), 2), kMaxIntervals);
 }
 
-// Rows that the backward pass keeps of a span: its receivers' own, and those of its pairs.
-std::int64_t rows_of(const DeviceEdges& graph, const CudaSpan& span,
+// Rows that the backward pass keeps of a range: its receivers' own, and those of its pairs.
+std::int64_t rows_of(const DeviceEdges& graph, const ReceiverRange& range,
                      const CudaPassKernel& kernels) {
-    return span.num_receivers * blocks_per_group(graph, span, kernels) + span.num_rows;
+    return range.num_receivers * blocks_per_group(graph, range, kernels) + range.num_rows;
 }
 
 std::int64_t most_rows(const DeviceEdges& graph, const CudaPassKernel& kernels) {
     std::int64_t most = 0;
-    for (const CudaSpan& span : graph.spans) most = std::max(most, rows_of(graph, span, kernels));
+    for (const ReceiverRange& range : graph.ranges)
+        most = std::max(most, rows_of(graph, range, kernels));
     return most;
 }
 
@@ -67,12 +68,12 @@ CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
       backward_(spec, "table_backward", widths(spec)) {}
 
 template <typename T>
-bool CudaTableConv<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
-    forward_table_->take_list(graph, stream);
+bool CudaTableConv<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
+    forward_table_->on_new_list(graph, stream);
     if (!forward_table_->available()) return false;
-    backward_table_->take_list(graph, stream);
+    backward_table_->on_new_list(graph, stream);
     if (!backward_table_->available()) return false;
-    while (graph.spans.size() > summed_.size() && summed_.size() < 2)
+    while (graph.ranges.size() > summed_.size() && summed_.size() < 2)
         summed_.push_back(std::make_unique<DeviceEvent>(stream.device()));
     return true;
 }
@@ -91,10 +92,11 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
         (single && backward_.degree() != Table::SPLINE_DEGREE))
         kernels.file().package().fail(
             "has kernels for another kind of radial network: make the file again");
-    forward_table_ = std::make_unique<Table>(radial, weights, forward_.degree(), Table::VALUES);
-    backward_table_ =
-        single ? std::make_unique<Table>(radial, weights)
-               : std::make_unique<Table>(radial, weights, backward_.degree(), Table::EXACT);
+    forward_table_ =
+        std::make_unique<Table>(radial, weights, forward_.degree(), Table::kValueTolerance);
+    backward_table_ = single ? std::make_unique<Table>(radial, weights)
+                             : std::make_unique<Table>(radial, weights, backward_.degree(),
+                                                       Table::kDoubleTolerance);
     sums_ = CudaSenderSums<T>(kernels);
 }
 
@@ -104,7 +106,7 @@ std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
     // before there is a list: two buffers, each of as many rows as a chunk has edges
     if (graph.chunks.empty())
         return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
-    const std::int64_t buffers = graph.spans.size() == 1 ? 1 : 2;
+    const std::int64_t buffers = graph.ranges.size() == 1 ? 1 : 2;
     return static_cast<std::size_t>(buffers * most_rows(graph, backward_) * row_bytes());
 }
 
@@ -117,8 +119,8 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Tab
     found.set(A::n_types, std::int64_t(num_types_));
     found.set(A::n_flip, std::int64_t(flip_));
     found.set(A::row_ptr, graph.row_ptr);
-    found.set(A::live, graph.by_length);
-    found.set(A::num_live, graph.num_live);
+    found.set(A::active, graph.by_length);
+    found.set(A::num_active, graph.num_active);
     found.set(A::sender, by_type ? graph.sender_type : graph.sender);
     found.set(A::sender_type, graph.sender_type);
     found.set(A::types, graph.types);
@@ -140,34 +142,34 @@ void CudaTableConv<T>::forward(CudaWorker<T>& worker, const T* x, bool by_type, 
     CudaArguments arguments = this->arguments(worker, *forward_table_, x, by_type);
     arguments.set(CudaArgument::n_rows, receivers);
     arguments.set(CudaArgument::out, out);
-    worker.lanes->fork(forward_.lanes());
-    forward_.launch(*worker.lanes, arguments, teams_per_receiver(receivers));
-    worker.lanes->join(forward_.lanes());
+    worker.streams->fork(forward_.streams());
+    forward_.launch(*worker.streams, arguments, groups_per_receiver(receivers));
+    worker.streams->join(forward_.streams());
 }
 
 template <typename T>
 CudaArguments CudaTableConv<T>::pair_arguments(const CudaWorker<T>& worker, const T* x,
                                                bool by_type, const T* gradient,
-                                               const CudaSpan& span) const {
+                                               const ReceiverRange& range) const {
     const DeviceEdges& graph = *worker.edges;
-    const std::int64_t parts = blocks_per_group(graph, span, backward_);
+    const std::int64_t parts = blocks_per_group(graph, range, backward_);
     CudaArguments found = arguments(worker, *backward_table_, x, by_type);
     using A = CudaArgument;
-    found.set(A::n_rows, ceil_div(span.num_receivers, graph.group) * parts);
+    found.set(A::n_rows, ceil_div(range.num_receivers, graph.group) * parts);
     found.set(A::n_parts, parts);
-    found.set(A::row_ptr, graph.row_ptr + span.first_receiver);
-    found.set(A::live, graph.live_pairs);
-    found.set(A::num_live, graph.num_pairs + span.first_receiver / graph.group);
+    found.set(A::row_ptr, graph.row_ptr + range.first_receiver);
+    found.set(A::active, graph.active_pairs);
+    found.set(A::num_active, graph.num_pairs + range.first_receiver / graph.group);
     found.set(A::n_group, graph.group);
-    found.set(A::n_first, span.first_receiver);
+    found.set(A::n_first, range.first_receiver);
     found.set(A::n_local, graph.num_local);
     found.set(A::receiver, graph.receiver);
     found.set(A::node, graph.sender);
     found.set(A::one_way, graph.one_way);
-    found.set(A::place, graph.live_pair_row);
+    found.set(A::place, graph.active_pair_row);
     found.set(A::g, gradient);
     found.set(A::de, worker.edge_gradient);
-    found.set(A::n_de, graph.gradient_lanes > 1 ? 3 * graph.num_edges : 0);
+    found.set(A::n_de, graph.gradient_streams > 1 ? 3 * graph.num_edges : 0);
     return found;
 }
 
@@ -176,55 +178,55 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
                                 T* dx, bool add) const {
     const DeviceEdges& graph = *worker.edges;
     using A = CudaArgument;
-    Lanes& lanes = *worker.lanes;
-    const int kernel_lanes = backward_.lanes();
+    KernelStreams& streams = *worker.streams;
+    const int num_streams = backward_.streams();
     if (!backward_.uses(A::dx)) {
-        CudaSpan all;
+        ReceiverRange all;
         all.num_receivers = graph.num_local;
-        lanes.fork(kernel_lanes);
-        backward_.launch(lanes, pair_arguments(worker, x, by_type, gradient, all));
-        return lanes.join(kernel_lanes);
+        streams.fork(num_streams);
+        backward_.launch(streams, pair_arguments(worker, x, by_type, gradient, all));
+        return streams.join(num_streams);
     }
     const std::int64_t most = most_rows(graph, backward_);
     T* const buffers = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
     const auto clear = [&](T* from, std::int64_t count) {
         clear_on_device(from, static_cast<std::size_t>(count * row_bytes()), *worker.stream);
     };
-    // If there are several spans, their rows are summed on a lane of their own while kernels of the
-    // next span compute. Spans take turns with two buffers; a buffer is used again only after its
-    // rows have been summed. Apart from that, lanes of kernels do not wait for each other between
-    // spans, unless rows must be cleared first: a short kernel begins the next span while the last
-    // blocks of longer ones still run.
-    const bool turns = graph.spans.size() > 1;
-    const int sums_lane = turns ? kernel_lanes : 0;
+    // If there are several ranges, their rows are summed on a stream of their own while kernels of
+    // the next range compute. Ranges take turns with two buffers; a buffer is used again only after
+    // its rows have been summed. Apart from that, streams of kernels do not wait for each other
+    // between ranges, unless rows must be cleared first: a short kernel begins the next range while
+    // the last blocks of longer ones still run.
+    const bool turns = graph.ranges.size() > 1;
+    const int sums_stream = turns ? num_streams : 0;
     if (dx != nullptr && !add && turns) {
         clear(dx, graph.num_local);
         add = true;
     }
-    lanes.fork(kernel_lanes);
-    for (std::size_t number = 0; number < graph.spans.size(); ++number) {
-        const CudaSpan& span = graph.spans[number];
-        const std::int64_t parts = blocks_per_group(graph, span, backward_);
+    streams.fork(num_streams);
+    for (std::size_t number = 0; number < graph.ranges.size(); ++number) {
+        const ReceiverRange& range = graph.ranges[number];
+        const std::int64_t parts = blocks_per_group(graph, range, backward_);
         T* const own = buffers + (number % 2 == 1 ? most * x_width_ : 0);
         // addresses of what row 0 and receiver 0 would have
-        T* const pair_rows = own + (span.num_receivers * parts - span.first_row) * x_width_;
-        CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, span);
+        T* const pair_rows = own + (range.num_receivers * parts - range.first_row) * x_width_;
+        CudaArguments arguments = pair_arguments(worker, x, by_type, gradient, range);
         arguments.set(A::dx, pair_rows);
-        arguments.set(A::own, own - span.first_receiver * parts * x_width_);
-        for (int lane = 0; lane < kernel_lanes && number > 1; ++lane)
-            summed_[number % 2]->wait(lanes[lane]);
+        arguments.set(A::own, own - range.first_receiver * parts * x_width_);
+        for (int stream = 0; stream < num_streams && number > 1; ++stream)
+            summed_[number % 2]->wait(streams[stream]);
         if (backward_.zeroes(A::dx)) {
-            clear(own, rows_of(graph, span, backward_));
-            lanes.fork(kernel_lanes);
+            clear(own, rows_of(graph, range, backward_));
+            streams.fork(num_streams);
         }
-        backward_.launch(lanes, arguments);
-        lanes.join(kernel_lanes, sums_lane);
-        const DeviceStream& stream = lanes[sums_lane];
+        backward_.launch(streams, arguments);
+        streams.join(num_streams, sums_stream);
+        const DeviceStream& stream = streams[sums_stream];
         if (dx != nullptr)
             sums_.run(stream, graph, number, pair_rows, {own, parts}, x_width_, dx, add);
         if (turns) summed_[number % 2]->record(stream);
     }
-    if (turns) lanes.join(kernel_lanes + 1);
+    if (turns) streams.join(num_streams + 1);
 }
 
 template class CudaTableConv<float>;

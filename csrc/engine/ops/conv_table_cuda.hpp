@@ -28,12 +28,12 @@ public:
     }
     void prepare(CudaKernels& kernels);
     // False: a pair of types of the list has no table that is exact enough (double precision only).
-    bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
+    bool on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 
-    // After prepare: the number of lanes on which backward adds to gradients of edges.
-    int gradient_lanes() const { return backward_.lanes(); }
+    // After prepare: the number of streams on which backward adds to gradients of edges.
+    int gradient_streams() const { return backward_.streams(); }
 
     // `x`: rows of senders, or of their types where `by_type`. Every row of `out` is written.
     void forward(CudaWorker<T>& worker, const T* x, bool by_type, T* out) const;
@@ -49,7 +49,7 @@ private:
     CudaArguments arguments(const CudaWorker<T>& worker, const Table& table, const T* x,
                             bool by_type) const;
     CudaArguments pair_arguments(const CudaWorker<T>& worker, const T* x, bool by_type,
-                                 const T* gradient, const CudaSpan& span) const;
+                                 const T* gradient, const ReceiverRange& range) const;
 
     const ConvSpec& spec_;
     std::int64_t x_width_, out_width_;

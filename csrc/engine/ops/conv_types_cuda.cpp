@@ -26,7 +26,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
     using Table = PolynomialTable<T>;
     if (sizeof(T) == 8)
         table_ = std::make_unique<Table>(hidden_spec(spec.radial), units, Table::EXACT_DEGREE,
-                                         Table::EXACT);
+                                         Table::kDoubleTolerance);
     else if (spec.radial.knots > 0)
         table_ = std::make_unique<Table>(hidden_spec(spec.radial), units);
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
@@ -88,13 +88,13 @@ void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stre
 }
 
 template <typename T>
-bool CudaTypeSums<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
+bool CudaTypeSums<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
     std::vector<std::int32_t> present = graph.pairs.sender;
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
     if (present.size() > MAX_SUMMED_TYPES) return false;
     if (table_) {
-        table_->take_list(graph, stream);
+        table_->on_new_list(graph, stream);
         if (table_->available() != from_table_) {
             from_table_ = !from_table_;
             ask_for_kernels();
@@ -161,8 +161,8 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     found.num_types = num_types_;
     found.num_present = static_cast<std::int32_t>(present_.size());
     found.row_ptr = graph.row_ptr;
-    found.num_live = graph.num_live;
-    found.live = graph.live;
+    found.num_active = graph.num_active;
+    found.active = graph.active;
     found.receiver_types = graph.types;
     found.sender_type = graph.sender_type;
     found.number = number_->template as<std::int32_t>();

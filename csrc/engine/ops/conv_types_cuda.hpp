@@ -28,7 +28,7 @@ public:
     // Also takes what only some lists need: for lists of texts.
     void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
-    bool take_list(const DeviceEdges& graph, const DeviceStream& stream);
+    bool on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
     // True if forward writes the rows of the linear operation after the convolution.
     bool composed() const { return matrices_.composed(); }
     // Of the list: false where no table is exact enough.

@@ -87,7 +87,7 @@ public:
     virtual void begin(const Graph&) {}
     // True if, for that graph, the operation also computes the result of OpSpec::only_reader, whose
     // passes are then skipped.
-    virtual bool composes(const Worker<T>&) const { return false; }
+    virtual bool fuses_next_op(const Worker<T>&) const { return false; }
 
     // Writes (or adds to, see Operand) the rows `nodes` of its outputs.
     virtual void forward(Worker<T>& worker, Range nodes) const = 0;

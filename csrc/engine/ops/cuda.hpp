@@ -7,8 +7,8 @@
 
 #include "core/device.hpp"
 #include "engine/cuda/device_edges.hpp"
+#include "engine/cuda/kernel_streams.hpp"
 #include "engine/cuda/kernels.hpp"
-#include "engine/cuda/lanes.hpp"
 #include "engine/ops/cpu.hpp"
 
 namespace mdcg {
@@ -34,13 +34,13 @@ private:
 };
 
 // All rows are on the device; `edge_gradient` has one for every edge of `edges` and each of its
-// gradient_lanes, whose sum is the gradient.
+// gradient_streams, whose sum is the gradient.
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
-    // Lane 0; for an operation on nodes perhaps another stream.
+    // Stream 0; for an operation on nodes perhaps another stream.
     const DeviceStream* stream = nullptr;
-    Lanes* lanes = nullptr;
+    KernelStreams* streams = nullptr;
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // of programs that read them
@@ -65,7 +65,7 @@ public:
 
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes. Operations on
 // nodes may run at the same time as others that use other rows (see step.hpp), so they use neither
-// lanes nor device_scratch, and keep nothing between forward and backward.
+// streams nor device_scratch, and keep nothing between forward and backward.
 template <typename T>
 class CudaOp {
 public:
@@ -82,18 +82,18 @@ public:
         prepare_exact(kernels, stream);
     }
     // For every new list of edges, before its first evaluation.
-    virtual void take_list(const DeviceEdges&, const DeviceStream&) {}
+    virtual void on_new_list(const DeviceEdges&, const DeviceStream&) {}
     // True if, for that list, the operation also computes the result of OpSpec::only_reader, whose
     // passes are then skipped.
-    virtual bool composes(const CudaWorker<T>&) const { return false; }
-    // For that list: how many lanes have kernels that add to gradients of edges at the same time.
-    virtual int gradient_lanes() const { return 1; }
+    virtual bool fuses_next_op(const CudaWorker<T>&) const { return false; }
+    // For that list: how many streams have kernels that add to gradients of edges at the same time.
+    virtual int gradient_streams() const { return 1; }
     // What kernels want of the pairs of every list.
-    virtual PairUse pair_use() const { return PairUse::none; }
+    virtual EdgeOrder edge_order() const { return EdgeOrder::any; }
     // Whether DeviceEdges::by_length should be by type of the sender first.
     virtual bool by_sender_type() const { return false; }
-    // Whether it writes rows of a chunk's edges by DeviceEdges::place: spans are then chunks.
-    virtual bool sums_chunks() const { return false; }
+    // Whether it writes rows of a chunk's edges by DeviceEdges::place: ranges are then chunks.
+    virtual bool needs_chunks() const { return false; }
     // Scratch that forward or backward will ask for, of a graph of that size.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

@@ -17,16 +17,16 @@ const PackOf<T>* packs(const T* rows) {
     return reinterpret_cast<const PackOf<T>*>(rows);
 }
 
-// The senders of a span.
+// The senders of a range.
 template <typename T>
 SenderSumArguments<T> senders_of(const DeviceEdges& graph, std::size_t number, const T* rows,
                                  std::int64_t width, T* target) {
-    const CudaSpan& span = graph.spans[number];
+    const ReceiverRange& range = graph.ranges[number];
     SenderSumArguments<T> sums{};
     sums.rows = packs(rows);
     sums.target = reinterpret_cast<PackOf<T>*>(target);
-    sums.sender = graph.span_sender + span.first_sender;
-    sums.senders = span.num_senders;
+    sums.sender = graph.range_sender + range.first_sender;
+    sums.senders = range.num_senders;
     sums.width = width / PackOf<T>::ITEMS;
     return sums;
 }
@@ -42,8 +42,8 @@ void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph
                             std::size_t number, const CudaChunk& chunk, const T* rows,
                             std::int64_t width, T* target) const {
     SenderSumArguments<T> sums = senders_of(graph, number, rows, width, target);
-    sums.row_ptr = graph.span_sender_ptr + graph.first_pointer(number);
-    sums.edge = graph.edge_of_place + graph.spans[number].first_edge;
+    sums.row_ptr = graph.range_sender_ptr + graph.first_pointer(number);
+    sums.edge = graph.edge_of_place + graph.ranges[number].first_edge;
     sums.length = graph.length;
     sums.first_edge = chunk.first_edge;
     sums.num_edges = chunk.num_edges;
@@ -54,26 +54,26 @@ template <typename T>
 void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
                             std::size_t number, const T* rows, const Own& own, std::int64_t width,
                             T* target, bool add) const {
-    const CudaSpan& span = graph.spans[number];
+    const ReceiverRange& range = graph.ranges[number];
     SenderSumArguments<T> sums = senders_of(graph, number, rows, width, target);
     const auto add_own = [&](SenderSumArguments<T>& to) {
         to.own = packs(own.rows);
         to.own_parts = narrow(own.parts);
-        to.first_own = span.first_receiver;
-        to.num_own = span.num_receivers;
+        to.first_own = range.first_receiver;
+        to.num_own = range.num_receivers;
         to.add = add;
     };
-    if (graph.spans.size() == 1) {
+    if (graph.ranges.size() == 1) {
         add_own(sums);
     } else {  // some of the receivers are no senders
         SenderSumArguments<T> receivers = sums;
         receivers.sender = nullptr;
-        receivers.senders = span.num_receivers;
+        receivers.senders = range.num_receivers;
         add_own(receivers);
         launch(stream, receivers);
     }
-    sums.row_ptr = graph.span_row_ptr + graph.first_pointer(number);
-    sums.live_rows = graph.live_rows;
+    sums.row_ptr = graph.range_row_ptr + graph.first_pointer(number);
+    sums.active_rows = graph.active_rows;
     launch(stream, sums);
 }
 

@@ -44,7 +44,7 @@ _MAX_BLOCKS = 32
 # Types of addresses; others are constant rows of T.
 _TYPES = {
     **dict.fromkeys(("order", "row_ptr", "sender", "place", "types", "sender_type"), "const int*"),
-    **dict.fromkeys(("live", "num_live", "receiver", "node"), "const int*"),
+    **dict.fromkeys(("active", "num_active", "receiver", "node"), "const int*"),
     **dict.fromkeys(("out", "dx", "dy", "dw", "dg", "de", "own"), "T*"),
     "one_way": "const Long*",
     "length": "const double*",
@@ -78,13 +78,13 @@ class CudaEntry:
     """One CUDA kernel of a program."""
 
     name: str  # operation, pass and number, such as ``conv_table_forward_0``: what profilers show
-    threads: int  # threads of each team; a block has one, unless the caller asks for more
-    shared_bytes: int  # dynamic shared memory of each team
+    threads: int  # threads of each warp_group; a block has one, unless the caller asks for more
+    shared_bytes: int  # dynamic shared memory of each warp_group
     rows: int  # receivers, or runs of input rows, per block
     # the kernel may start before the one launched before it has ended, and ends after it
     early: bool = False
-    lane: int = 0  # kernels of different lanes may run beside each other
-    most_teams: int = 1  # largest number of teams per block
+    stream: int = 0  # kernels of different streams may run beside each other
+    max_warp_groups: int = 1  # largest number of warp_groups per block
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """CUDA C++ source of one pass: kernels whose blocks take a receiver each, or a run of rows.
 
-A block's warps have roles (:mod:`mdcg.codegen.conv.cuda_roles`). All of them walk the edges of the
+A block's warps have tasks (:mod:`mdcg.codegen.conv.warp_tasks`). All of them walk the edges of the
 block; the path matrices of a batch of edges are evaluated once, by all warps, into shared memory.
 Nothing is included, so that NVRTC needs no headers.
 """
@@ -24,11 +24,11 @@ from ..common.emit import (
 from ..common.expression import Statement, Sum, print_statements
 from ..common.lowering import LoweredProblem, NonzeroGroup, lower
 from ..common.spec import KernelSpec, cuda_arguments
-from .cuda_paths import NonzeroTable, RoleWriter
+from .cuda_paths import NonzeroTable, TaskWriter
 from .cuda_ring import Ring, place_ring
-from .cuda_roles import RoleSet, role_sets
 from .cuda_rows import row_functions
 from .uvw import emit_uvw
+from .warp_tasks import TaskSet, task_sets
 
 __all__ = ["emit_cuda", "share_groups", "store_nonzeros"]
 
@@ -36,7 +36,7 @@ __all__ = ["emit_cuda", "share_groups", "store_nonzeros"]
 _SHARED_BYTES = 48 * 1024
 
 
-def share_groups(lowered: LoweredProblem, kernel: RoleSet, warps: int) -> list[list[int]]:
+def share_groups(lowered: LoweredProblem, kernel: TaskSet, warps: int) -> list[list[int]]:
     """Return positions of the nonzero groups that each warp evaluates, of about equal work."""
     work: list[list[int]] = [[] for _ in range(warps)]
     loads = [0] * warps
@@ -66,7 +66,7 @@ def store_nonzeros(
 
 
 def _nonzero_function(
-    prefix: str, lowered: LoweredProblem, kernel: RoleSet, table: NonzeroTable, conv: bool
+    prefix: str, lowered: LoweredProblem, kernel: TaskSet, table: NonzeroTable, conv: bool
 ) -> str:
     """Evaluate all nonzeros of a batch, lane = edge; the warps share the groups."""
     quad = 16 // ITEMSIZE[lowered.problem.dtype]
@@ -94,7 +94,7 @@ def _nonzero_function(
 
 
 def _flush_function(
-    prefix: str, problem: ConvProblem, kernel: RoleSet, batch: int, conv: bool, adds: bool
+    prefix: str, problem: ConvProblem, kernel: TaskSet, batch: int, conv: bool, adds: bool
 ) -> str:
     """Sum the warps' gradients of a batch's edge attributes in a fixed order."""
     dim = problem.irreps_in2.dim
@@ -119,7 +119,7 @@ def _flush_function(
 
 
 def _batch(
-    tile: CudaTile, table: NonzeroTable, kernel: RoleSet, problem: ConvProblem, spec: KernelSpec
+    tile: CudaTile, table: NonzeroTable, kernel: TaskSet, problem: ConvProblem, spec: KernelSpec
 ) -> tuple[int, int]:
     """Return edges per batch and bytes of shared memory."""
     per_edge = table.stride * (4 if spec.has("y") else 2)
@@ -134,7 +134,7 @@ def _batch(
 
 def _body(
     prefix: str,
-    kernel: RoleSet,
+    kernel: TaskSet,
     spec: KernelSpec,
     batch: int,
     problem: ConvProblem,
@@ -154,34 +154,34 @@ def _body(
         lines.append(f"    const int begin = int(row * {batch});")
         lines.append(f"    const int end = int(min(p.n_rows, Long(begin) + {batch}));")
     if spec.wanted("y"):
-        # attributes that a role never touches stay zero in its part
+        # attributes that a task never touches stay zero in its part
         start = batch * table.stride * (4 if spec.has("y") else 2)
         size = 2 * kernel.warps * batch * problem.irreps_in2.dim
         lines.append(
             f"    for (int t = warp * {WARP} + lane; t < {size}; t += {threads}) "
             f"shared[{start} + t] = 0;"
         )
-    for i, (role, first) in enumerate(kernel.starts()):
+    for i, (task, first) in enumerate(kernel.starts()):
         keyword = "if" if i == 0 else "else if"
         lines.append(
-            f"    {keyword} (warp < {first + role.chunks}) "
-            f"{prefix}_role{i}(p, shared, row, begin, end, lane, warp, warp - {first});"
+            f"    {keyword} (warp < {first + task.chunks}) "
+            f"{prefix}_task{i}(p, shared, row, begin, end, lane, warp, warp - {first});"
         )
     return lines
 
 
 def _zeroed(
-    lowered: LoweredProblem, sets: tuple[RoleSet, ...], spec: KernelSpec, plan: CudaPlan
+    lowered: LoweredProblem, sets: tuple[TaskSet, ...], spec: KernelSpec, plan: CudaPlan
 ) -> list[str]:
-    """Results that some block adds to, or that some role leaves out."""
+    """Results that some block adds to, or that some task leaves out."""
     problem = lowered.problem
-    roles = [role for kernel in sets for role in kernel.roles]
+    tasks = [task for kernel in sets for task in kernel.tasks]
     written = {path.i_out for path in lowered.paths}
     all_out = {i for i, block in enumerate(problem.irreps_out) if block.mul}
     zeroed = []
-    if written != all_out or len({(i, r) for r in roles for i in r.outputs}) > len(written):
+    if written != all_out or len({(i, r) for r in tasks for i in r.outputs}) > len(written):
         zeroed.append("out")
-    used = [role.i_in1 for role in roles]
+    used = [task.i_in1 for task in tasks]
     all_in = {i for i, block in enumerate(problem.irreps_in1) if block.mul}
     adds = spec.conv and not plan.deterministic
     if adds or set(used) != all_in or len(used) > len(set(used)):
@@ -207,16 +207,16 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     lowered = lower(problem)
     summing = spec.kind == "forward" or spec.wants == ("g",)
     tile = plan.forward if summing else getattr(plan, spec.kind)
-    sets = role_sets(lowered, tile, alone=plan.deterministic)
-    uses = [(i, role) for kernel in sets for role in kernel.roles for i in role.outputs]
+    sets = task_sets(lowered, tile, alone=plan.deterministic)
+    uses = [(i, task) for kernel in sets for task in kernel.tasks for i in task.outputs]
     shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
-    inputs = [role.i_in1 for kernel in sets for role in kernel.roles]
+    inputs = [task.i_in1 for kernel in sets for task in kernel.tasks]
     shared_inputs = {i for i in inputs if inputs.count(i) > 1}
     arguments = cuda_arguments(spec, plan.deterministic)
     plain = all(
-        Ring.of(role, problem, plan, spec, depth=tile.depth, plain=True)
+        Ring.of(task, problem, plan, spec, depth=tile.depth, plain=True)
         for kernel in sets
-        for role in kernel.roles
+        for task in kernel.tasks
     )
     quad = 16 // ITEMSIZE[problem.dtype]
     programs, entries = [], []
@@ -234,7 +234,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     ):
         if kernel.warps > WARP:
             raise UnsupportedProblemError(
-                f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
+                f"problem {problem.key()} has a block of {kernel.tasks[0].in1.mul} channels, "
                 "more than one CUDA block can take: split it"
             )
         prefix, threads = f"set{number}", kernel.warps * WARP
@@ -248,13 +248,13 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
             start=shared // ITEMSIZE[problem.dtype],
         )
         shared += kernel.warps * ring.items * ITEMSIZE[problem.dtype]
-        writer = RoleWriter(lowered, plan, spec, table, batch, shared_outputs, shared_inputs, ring)
+        writer = TaskWriter(lowered, plan, spec, table, batch, shared_outputs, shared_inputs, ring)
         texts = [_nonzero_function(prefix, lowered, kernel, table, spec.conv)]
         if spec.wanted("y"):
             texts.append(_flush_function(prefix, problem, kernel, batch, spec.conv, len(sets) > 1))
         texts += [
-            writer.function(f"{prefix}_role{i}", prefix, role, kernel)
-            for i, role in enumerate(kernel.roles)
+            writer.function(f"{prefix}_task{i}", prefix, task, kernel)
+            for i, task in enumerate(kernel.tasks)
         ]
         name = f"{'conv' if spec.conv else 'tensor_product'}_{spec.kind}_{number}"
         early = plan.overlaps and number > 0

@@ -1,4 +1,4 @@
-"""CUDA text of one role: a warp's loop over edges, everything it sums kept in registers."""
+"""CUDA text of one task: a warp's loop over edges, everything it sums kept in registers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..common.lowering import LoweredPath, LoweredProblem
 from ..common.spec import KernelSpec, cuda_arguments
 from ..common.uvu import uvu_lines
 from .cuda_ring import Ring, RingPlace
-from .cuda_roles import Role, RoleSet
+from .warp_tasks import TaskSet, WarpTask
 
-__all__ = ["NonzeroTable", "RoleWriter"]
+__all__ = ["NonzeroTable", "TaskWriter"]
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class NonzeroTable:
 
 
 @dataclass
-class RoleWriter:
-    """Prints the function of one role."""
+class TaskWriter:
+    """Prints the function of one task."""
 
     lowered: LoweredProblem
     plan: CudaPlan
     spec: KernelSpec
     table: NonzeroTable
     batch: int  # edges per evaluation of the nonzeros
-    # positions of blocks that several roles add to
+    # positions of blocks that several tasks add to
     shared_outputs: set[int]
     shared_inputs: set[int]
     ring: RingPlace
@@ -73,21 +73,21 @@ class RoleWriter:
         self.pulls = spec.kind != "forward" and any(spec.wanted(n) for n in "xyw")
         self.sums = spec.kind == "forward" or spec.wanted("g")
 
-    def function(self, name: str, prefix: str, role: Role, kernel: RoleSet) -> str:
-        """Return the role's function; ``prefix`` names the helpers of its kernel."""
+    def function(self, name: str, prefix: str, task: WarpTask, kernel: TaskSet) -> str:
+        """Return the task's function; ``prefix`` names the helpers of its kernel."""
         spec, conv = self.spec, self.spec.conv
         lines = [
-            f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
+            f"// {task.in1} by {task.chunks} warps, {len(task.paths)} paths",
             f"MDCG_INLINE void {name}(const Arguments& p, T* shared, Long row, int begin, int end, "
             "int lane, int warp, int chunk) {",
-            f"    typedef Vec<{role.channels}> V;",
-            f"    const int u = (chunk * {WARP} + lane) * {role.channels};",
-            f"    const int left = {role.in1.mul} - u;",
-            f"    const bool inside = {self._inside(role)};",
+            f"    typedef Vec<{task.channels}> V;",
+            f"    const int u = (chunk * {WARP} + lane) * {task.channels};",
+            f"    const int left = {task.in1.mul} - u;",
+            f"    const bool inside = {self._inside(task)};",
         ]
-        lines += [f"    {line}" for line in self._state(role)]
-        ring = self.ring.rings.get(role)
-        before, prologue, head = self._registers(role) if ring is None else self._ringed(role, ring)
+        lines += [f"    {line}" for line in self._state(task)]
+        ring = self.ring.rings.get(task)
+        before, prologue, head = self._registers(task) if ring is None else self._ringed(task, ring)
         lines += [f"    {line}" for line in before]
         batch, stride = self.batch, self.table.stride
         size = batch * stride
@@ -122,7 +122,7 @@ class RoleWriter:
         body = [*head, f"const T* const m = m_batch + k * {stride};"]
         if spec.has("y"):
             body.append(f"const T* const b = b_batch + k * {stride};")
-        body += self._edge(role)
+        body += self._edge(task)
         lines += [f"            {line}" for line in body]
         lines += ["        }", "        buffer ^= 1;", "    }"]
         if spec.wanted("y"):
@@ -135,9 +135,9 @@ class RoleWriter:
                 "    }",
             ]
         if conv and self.sums:
-            lines += [f"    {line}" for line in self._store_outputs(role, "row")]
+            lines += [f"    {line}" for line in self._store_outputs(task, "row")]
         if spec.wanted("w") and self.problem.shared_weights:
-            for i, path in enumerate(role.paths):
+            for i, path in enumerate(task.paths):
                 if path.has_weight:
                     where = f"p.dw + {path.weight_offset + path.v} + u * {path.mul2}"
                     function = "add_some"
@@ -145,7 +145,7 @@ class RoleWriter:
                         where += f" + row * {self.problem.weight_numel}"
                         function = "store_some"
                     lines.append(
-                        f"    {function}<{role.channels}, {path.mul2}>({where}, dw{i}, left);"
+                        f"    {function}<{task.channels}, {path.mul2}>({where}, dw{i}, left);"
                     )
         return "\n".join([*lines, "}"])
 
@@ -157,7 +157,7 @@ class RoleWriter:
             return f"e{number} = p.order[{index}]; s{number} = p.sender[{index}];"
         return f"e{number} = {index}; s{number} = {index};"
 
-    def _registers(self, role: Role) -> tuple[list[str], list[str], list[str]]:
+    def _registers(self, task: WarpTask) -> tuple[list[str], list[str], list[str]]:
         """Operands one edge ahead in registers: declarations, start, and head of the loop."""
         prologue = [
             "int e1 = 0, s1 = 0, e2 = 0, s2 = 0;",
@@ -166,14 +166,14 @@ class RoleWriter:
         ]
         head = [
             "const Long e = e1, s = s1;",
-            *self._take(role),
+            *self._take(task),
             "e1 = e2, s1 = s2;",
             "if (first + k + 1 < end) fetch(e1, s1);",
             f"if (first + k + 2 < end) {{ {self._ids(2, 'first + k + 2')} }}",
         ]
-        return self._fetch(role), prologue, head
+        return self._fetch(task), prologue, head
 
-    def _ringed(self, role: Role, ring: Ring) -> tuple[list[str], list[str], list[str]]:
+    def _ringed(self, task: WarpTask, ring: Ring) -> tuple[list[str], list[str], list[str]]:
         """The same with operands in a ring."""
         depth = ring.depth
         place = self.ring
@@ -209,44 +209,44 @@ class RoleWriter:
             ]
         return before, prologue, head
 
-    # -- registers that live across edges -------------------------------------------------------
+    # -- registers that active across edges -------------------------------------------------------
 
-    def _state(self, role: Role) -> list[str]:
-        lines = self._outputs(role, "row") if self.spec.conv else []
+    def _state(self, task: WarpTask) -> list[str]:
+        lines = self._outputs(task, "row") if self.spec.conv else []
         if self.spec.wanted("w") and self.problem.shared_weights:
-            lines += [f"V dw{i} = {{}};" for i, p in enumerate(role.paths) if p.has_weight]
+            lines += [f"V dw{i} = {{}};" for i, p in enumerate(task.paths) if p.has_weight]
         return lines
 
-    def _outputs(self, role: Role, row: str) -> list[str]:
+    def _outputs(self, task: WarpTask, row: str) -> list[str]:
         """Sums of a row of outputs, and the gradient of one."""
         lines = []
-        for i_out, block in role.outputs.items():
+        for i_out, block in task.outputs.items():
             if self.sums:
                 lines.append(f"V o_{i_out}[{block.ir.dim}] = {{}};")
             if self.pulls:
                 lines.append(f"V g_{i_out}[{block.ir.dim}];")
                 lines += [
-                    f"g_{i_out}[{c}] = {self._load_plain(role, 'g', 'out', block, c, row)};"
+                    f"g_{i_out}[{c}] = {self._load_plain(task, 'g', 'out', block, c, row)};"
                     for c in range(block.ir.dim)
                 ]
         return lines
 
-    def _store_outputs(self, role: Role, row: str) -> list[str]:
+    def _store_outputs(self, task: WarpTask, row: str) -> list[str]:
         lines = []
-        for i_out, block in role.outputs.items():
+        for i_out, block in task.outputs.items():
             function = "add_some" if i_out in self.shared_outputs else "store_some"
             for c in range(block.ir.dim):
                 stride, where = self._plain(block, c)
                 place = f"p.out + {row} * {self.problem.irreps_out.dim} + {where}"
                 lines.append(
-                    f"{function}<{role.channels}, {stride}>({place}, o_{i_out}[{c}], left);"
+                    f"{function}<{task.channels}, {stride}>({place}, o_{i_out}[{c}], left);"
                 )
         return lines
 
     # -- operands of an edge ---------------------------------------------------------------------
 
-    def _inside(self, role: Role) -> str:
-        return "true" if role.whole else f"u < {self.plan.padded(role.in1.mul)}"
+    def _inside(self, task: WarpTask) -> str:
+        return "true" if task.whole else f"u < {self.plan.padded(task.in1.mul)}"
 
     def _plain(self, block: MulIrrep, component: int) -> tuple[int, str]:
         """Stride of channels, and place of the lane's first, in a row of the user's layout."""
@@ -255,57 +255,57 @@ class RoleWriter:
         return 1, f"{block.offset + component * block.mul} + u"
 
     def _load_plain(
-        self, role: Role, name: str, side: str, block: MulIrrep, component: int, row: str
+        self, task: WarpTask, name: str, side: str, block: MulIrrep, component: int, row: str
     ) -> str:
         irreps = self.problem.irreps_in1 if side == "in1" else self.problem.irreps_out
         stride, where = self._plain(block, component)
         place = f"p.{name} + {row} * {irreps.dim} + {where}"
-        return f"load_some<{role.channels}, {stride}>({place}, left)"
+        return f"load_some<{task.channels}, {stride}>({place}, left)"
 
-    def _load_row(self, role: Role, name: str, a: int) -> str:
+    def _load_row(self, task: WarpTask, name: str, a: int) -> str:
         """Component of the sender's features: packed rows for convolutions."""
         if not self.spec.conv:
-            return self._load_plain(role, name, "in1", role.in1, a, "s")
-        start = self.offsets[role.i_in1] + a * self.plan.padded(role.in1.mul)
+            return self._load_plain(task, name, "in1", task.in1, a, "s")
+        start = self.offsets[task.i_in1] + a * self.plan.padded(task.in1.mul)
         text = f"load(p.{name} + s * {self.row} + {start} + u, V())"
-        return text if role.whole else f"inside ? {text} : V{{}}"
+        return text if task.whole else f"inside ? {text} : V{{}}"
 
-    def _whole_vectors(self, role: Role, path: LoweredPath) -> bool:
-        n = role.channels
+    def _whole_vectors(self, task: WarpTask, path: LoweredPath) -> bool:
+        n = task.channels
         return path.mul2 == 1 and not (
-            path.weight_offset % n or self.problem.weight_numel % n or role.in1.mul % n
+            path.weight_offset % n or self.problem.weight_numel % n or task.in1.mul % n
         )
 
-    def _weight_row(self, role: Role, path: LoweredPath, name: str) -> str:
+    def _weight_row(self, task: WarpTask, path: LoweredPath, name: str) -> str:
         row = "" if self.problem.shared_weights else f"e * {self.problem.weight_numel} + "
         return f"p.{name} + {row}{path.weight_offset + path.v} + u * {path.mul2}"
 
-    def _load_weight(self, role: Role, path: LoweredPath, name: str) -> str:
-        where = self._weight_row(role, path, name)
-        if not self._whole_vectors(role, path):
-            return f"load_some<{role.channels}, {path.mul2}>({where}, left)"
+    def _load_weight(self, task: WarpTask, path: LoweredPath, name: str) -> str:
+        where = self._weight_row(task, path, name)
+        if not self._whole_vectors(task, path):
+            return f"load_some<{task.channels}, {path.mul2}>({where}, left)"
         load = "load" if self.problem.shared_weights else "load_stream"
         text = f"{load}({where}, V())"
-        return text if role.whole else f"left > 0 ? {text} : V{{}}"
+        return text if task.whole else f"left > 0 ? {text} : V{{}}"
 
-    def _operands(self, role: Role) -> list[tuple[str, str]]:
+    def _operands(self, task: WarpTask) -> list[tuple[str, str]]:
         """Names of an edge's registers, and how they are loaded."""
         spec = self.spec
         found = []
-        for a in range(role.in1.ir.dim):
-            found.append((f"x{a}", self._load_row(role, "x", a)))
+        for a in range(task.in1.ir.dim):
+            found.append((f"x{a}", self._load_row(task, "x", a)))
             if spec.has("x"):
-                found.append((f"a{a}", self._load_row(role, "xa", a)))
-        for i, path in enumerate(role.paths):
+                found.append((f"a{a}", self._load_row(task, "xa", a)))
+        for i, path in enumerate(task.paths):
             if path.has_weight:
-                found.append((f"w{i}", self._load_weight(role, path, "w")))
+                found.append((f"w{i}", self._load_weight(task, path, "w")))
                 if spec.has("w"):
-                    found.append((f"c{i}", self._load_weight(role, path, "wc")))
+                    found.append((f"c{i}", self._load_weight(task, path, "wc")))
         return found
 
-    def _fetch(self, role: Role) -> list[str]:
+    def _fetch(self, task: WarpTask) -> list[str]:
         """Loads of the next edge, issued before the current one is evaluated."""
-        operands = self._operands(role)
+        operands = self._operands(task)
         names = ", ".join(f"n_{name} = {{}}" for name, _ in operands)
         return [
             f"V {names};",
@@ -314,52 +314,52 @@ class RoleWriter:
             "};",
         ]
 
-    def _take(self, role: Role) -> list[str]:
-        return [f"const V {name} = n_{name};" for name, _ in self._operands(role)]
+    def _take(self, task: WarpTask) -> list[str]:
+        return [f"const V {name} = n_{name};" for name, _ in self._operands(task)]
 
     # -- one edge -------------------------------------------------------------------------------
 
-    def _edge(self, role: Role) -> list[str]:
+    def _edge(self, task: WarpTask) -> list[str]:
         spec, lines = self.spec, []
-        dim = role.in1.ir.dim
-        gradients = AttributeSums(self.lowered.attributes(role.paths) or [0])
+        dim = task.in1.ir.dim
+        gradients = AttributeSums(self.lowered.attributes(task.paths) or [0])
         if not spec.conv:
-            lines += self._outputs(role, "e")
+            lines += self._outputs(task, "e")
         if spec.wanted("x"):
             lines += [f"V dx{a} = {{}};" for a in range(dim)]
         if spec.wanted("y"):
             lines += gradients.declare()
-        for i, path in enumerate(role.paths):
-            lines += ["{", *(f"    {line}" for line in self._path(role, i, path, gradients)), "}"]
+        for i, path in enumerate(task.paths):
+            lines += ["{", *(f"    {line}" for line in self._path(task, i, path, gradients)), "}"]
         if spec.wanted("x"):
-            lines += self._store_inputs(role)
+            lines += self._store_inputs(task)
         if spec.wanted("y"):
             place = f"dy_batch[k * {self.problem.irreps_in2.dim}"
             lines += gradients.store(lambda start: f"{place} + {start} + {{at}}] = {{sum}};")
         if not spec.conv and self.sums:
-            lines += self._store_outputs(role, "e")
+            lines += self._store_outputs(task, "e")
         return lines
 
-    def _store_inputs(self, role: Role) -> list[str]:
+    def _store_inputs(self, task: WarpTask) -> list[str]:
         lines = []
-        for a in range(role.in1.ir.dim):
+        for a in range(task.in1.ir.dim):
             if self.spec.conv:
-                start = self.offsets[role.i_in1] + a * self.plan.padded(role.in1.mul)
+                start = self.offsets[task.i_in1] + a * self.plan.padded(task.in1.mul)
                 function, row = "add", "s"
                 if self.plan.deterministic:
                     row = "to"
-                    function = "add" if role.i_in1 in self.shared_inputs else "store_stream"
+                    function = "add" if task.i_in1 in self.shared_inputs else "store_stream"
                 place = f"p.dx + {row} * {self.row} + {start} + u"
                 lines.append(f"if (inside) {function}({place}, dx{a});")
             else:
-                function = "add_some" if role.i_in1 in self.shared_inputs else "store_some"
-                stride, where = self._plain(role.in1, a)
+                function = "add_some" if task.i_in1 in self.shared_inputs else "store_some"
+                stride, where = self._plain(task.in1, a)
                 place = f"p.dx + s * {self.problem.irreps_in1.dim} + {where}"
-                lines.append(f"{function}<{role.channels}, {stride}>({place}, dx{a}, left);")
+                lines.append(f"{function}<{task.channels}, {stride}>({place}, dx{a}, left);")
         return lines
 
     def _path(
-        self, role: Role, number: int, path: LoweredPath, gradients: AttributeSums
+        self, task: WarpTask, number: int, path: LoweredPath, gradients: AttributeSums
     ) -> list[str]:
         spec, c = self.spec, path.coupling
         lines = self.table.loads(path, "m")
@@ -376,17 +376,17 @@ class RoleWriter:
         add_output = f"o_{path.i_out}[{{0}}] += o{{0}};".format
         lines += uvu_lines(c, path.has_weight, spec, "V", add_output)
         if spec.wanted("w") and path.has_weight:
-            lines.append(self._store_weight(role, number, path))
+            lines.append(self._store_weight(task, number, path))
         if spec.wanted("y"):
             lines += [f"const T t{s} = total(p{s});" for s in range(c.num_nonzeros)]
             lines += gradients.add(self.lowered.forms(path), "t")
         return lines
 
-    def _store_weight(self, role: Role, number: int, path: LoweredPath) -> str:
+    def _store_weight(self, task: WarpTask, number: int, path: LoweredPath) -> str:
         if self.problem.shared_weights:
             return f"dw{number} += dwv;"
-        where = self._weight_row(role, path, "dw")
-        if not self._whole_vectors(role, path):
-            return f"store_some<{role.channels}, {path.mul2}>({where}, dwv, left);"
-        guard = "" if role.whole else "if (left > 0) "
+        where = self._weight_row(task, path, "dw")
+        if not self._whole_vectors(task, path):
+            return f"store_some<{task.channels}, {path.mul2}>({where}, dwv, left);"
+        guard = "" if task.whole else "if (left > 0) "
         return f"{guard}store_stream({where}, dwv);"

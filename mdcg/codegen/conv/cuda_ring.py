@@ -14,7 +14,7 @@ from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
 from ..common.emit import packed_row
 from ..common.spec import KernelSpec
-from .cuda_roles import Role, RoleSet
+from .warp_tasks import TaskSet, WarpTask
 
 __all__ = ["Ring", "RingPlace", "place_ring"]
 
@@ -33,8 +33,8 @@ class RingPlace:
     # start of the first, and length of each, in units of T
     start: int = 0
     items: int = 0
-    # by role; those that have none load operands into registers
-    rings: dict[Role, Ring | None] = field(default_factory=dict)
+    # by task; those that have none load operands into registers
+    rings: dict[WarpTask, Ring | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class Ring:
-    """What a warp of one role copies per edge, and where it lies in an entry of the ring."""
+    """What a warp of one task copies per edge, and where it lies in an entry of the ring."""
 
     sources: tuple[_Source, ...]
     width: int  # items of an operand: all channels of the warp
@@ -64,7 +64,7 @@ class Ring:
     @classmethod
     def of(
         cls,
-        role: Role,
+        task: WarpTask,
         problem: ConvProblem,
         plan: CudaPlan,
         spec: KernelSpec,
@@ -72,28 +72,28 @@ class Ring:
         depth: int,
         plain: bool,
     ) -> Ring | None:
-        """Return the ring of a role; None where rows are not whole 16-byte words.
+        """Return the ring of a task; None where rows are not whole 16-byte words.
 
         With a `depth` below 2 there is none. `plain`: node features are copied as the user stores
         them, ``mul_ir``; else from packed rows.
         """
         itemsize = ITEMSIZE[problem.dtype]
         chunk = _CHUNK // itemsize
-        width = WARP * role.channels
-        weighted = [(i, path) for i, path in enumerate(role.paths) if path.has_weight]
-        pad, dim = plan.padded(role.in1.mul), role.in1.ir.dim
+        width = WARP * task.channels
+        weighted = [(i, path) for i, path in enumerate(task.paths) if path.has_weight]
+        pad, dim = plan.padded(task.in1.mul), task.in1.ir.dim
         starts: tuple[int, ...]
         if plain:
-            row, starts = problem.irreps_in1.dim, (role.in1.offset,)
+            row, starts = problem.irreps_in1.dim, (task.in1.offset,)
         else:
             row, offsets = packed_row(problem.irreps_in1, plan.padded)
-            starts = tuple(offsets[role.i_in1] + a * pad for a in range(dim))
+            starts = tuple(offsets[task.i_in1] + a * pad for a in range(dim))
         fits = (
             depth > 1
             and spec.conv
             and not problem.shared_weights
             and all(path.mul2 == 1 and path.weight_offset % chunk == 0 for _, path in weighted)
-            and problem.weight_numel % chunk == role.in1.mul % chunk == 0
+            and problem.weight_numel % chunk == task.in1.mul % chunk == 0
             and row % chunk == starts[0] % chunk == 0
             and WARP * _CHUNK % (width * itemsize) == 0
             and not (plain and problem.layout != "mul_ir")
@@ -108,7 +108,7 @@ class Ring:
                         f"p.{array} + e * {problem.weight_numel}",
                         tuple(f"{letter}{i}" for i, _ in weighted),
                         tuple(path.weight_offset for _, path in weighted),
-                        role.in1.mul,
+                        task.in1.mul,
                         once=True,
                     )
                 )
@@ -119,12 +119,12 @@ class Ring:
                         f"p.{array} + s * {row}",
                         tuple(f"{letter}{a}" for a in range(dim)),
                         starts,
-                        role.in1.mul if plain else pad,
+                        task.in1.mul if plain else pad,
                         once=False,
                         mixed=plain and dim > 1,
                     )
                 )
-        return cls(tuple(sources), width, role.channels, itemsize, depth)
+        return cls(tuple(sources), width, task.channels, itemsize, depth)
 
     @property
     def entry(self) -> int:
@@ -217,7 +217,7 @@ def _choose(values: tuple[int, ...]) -> str:
 
 
 def place_ring(
-    kernel: RoleSet,
+    kernel: TaskSet,
     problem: ConvProblem,
     plan: CudaPlan,
     spec: KernelSpec,
@@ -229,8 +229,8 @@ def place_ring(
     """Return rings of at most `depth` entries that fit, behind `start` items of shared memory."""
     while depth > 1:
         rings = {
-            role: Ring.of(role, problem, plan, spec, depth=depth, plain=plain)
-            for role in kernel.roles
+            task: Ring.of(task, problem, plan, spec, depth=depth, plain=plain)
+            for task in kernel.tasks
         }
         longest = max((ring.nbytes for ring in rings.values() if ring is not None), default=0)
         if kernel.warps * longest <= _RING_BYTES:

@@ -1,7 +1,7 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
 A warp takes the channels of 32 lanes of a block of the features, with all their paths. In the
-forward pass a block of threads takes a receiver; in small systems teams of its warps share the
+forward pass a block of threads takes a receiver; in small systems groups of its warps share the
 receiver's edges. Edges come roughly by length, so that polynomials of the table stay in registers
 for the next edges. In the backward pass a block takes a group of receivers, or a part of the
 group's pairs: each edge together with its reverse, which has the same weights (table_pairs.py).
@@ -37,11 +37,11 @@ from .table_blocks import (
     TableBlock,
     estimated_resident,
     kernel_sets,
-    lanes_of,
     record_bytes,
+    streams_of,
 )
-from .table_pairs import BackwardRoleWriter, part_stride
-from .table_roles import ForwardRoleWriter
+from .table_pairs import BackwardTaskWriter, part_stride
+from .table_tasks import ForwardTaskWriter
 
 # What a block may have of shared memory on any device that kernels run on.
 LEAST_SHARED = 98 * 1024
@@ -64,16 +64,16 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
     tuple of str
         Numbers: ``n_rows`` blocks of threads; ``n_types``; ``n_flip`` (1: vectors are turned
         round). Backward, ``n_parts`` blocks share the pairs of a group. By receiver:
-        ``row_ptr`` (receivers + 1) of edges, ``num_live`` and ``types``. By edge: ``live``,
+        ``row_ptr`` (receivers + 1) of edges, ``num_active`` and ``types``. By edge: ``active``,
         ``sender`` (row of ``x``), ``sender_type``; ``unit`` (3), no unit; ``length`` in Å, float64.
         Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge
         shorter than they begin. Rows: ``x`` by sender; ``out`` by receiver.
         Backward, blocks take groups of ``n_group`` receivers from ``n_first`` on, of ``n_local`` in
-        all; ``num_live`` is by group, ``types`` and ``g``, the gradient of ``out``, by node. By
+        all; ``num_active`` is by group, ``types`` and ``g``, the gradient of ``out``, by node. By
         edge: its ends ``receiver`` and ``node``. ``one_way`` (1) is not 0 where edges have no
         reverse. Results: ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows of its own
         for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` with a row for each sender
-        of a group, of which pair ``live[i]`` has number ``place[i]``; ``own`` by receiver and part.
+        of a group, where pair ``active[i]`` has number ``place[i]``; ``own`` by receiver and part.
     """
     names = [
         "n_rows",
@@ -81,8 +81,8 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
         "n_types",
         "n_flip",
         "row_ptr",
-        "live",
-        "num_live",
+        "active",
+        "num_active",
         "sender",
         "sender_type",
     ]
@@ -115,7 +115,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: TableBlock) -> s
     quad = 16 // block.itemsize
     work = share_groups(lowered, kernel, block.warps)
     lines = [
-        f"MDCG_INLINE void {prefix}_make(const Arguments& p, const Ahead& a, Long row, "
+        f"MDCG_INLINE void {prefix}_make(const Arguments& p, const PrefetchedEdge& a, Long row, "
         "Record* records, T* m, bool there, int lane, int warp, bool record) {",
         f"    there = there && lane < {tile.batch};",
         "    const Record own = there && record ? record_of(p, a, row) : Record{};",
@@ -139,7 +139,7 @@ def _make_function(prefix: str, lowered: LoweredProblem, block: TableBlock) -> s
 def _entry(name: str, prefix: str, block: TableBlock) -> str:
     kernel, warps, batch = block.kernel, block.kernel.warps, block.tile.batch
     lines = [
-        kernel_head(name, block.most_teams * block.threads, block.resident),
+        kernel_head(name, block.max_warp_groups * block.threads, block.resident),
         "    extern __shared__ Quad shared_memory[];",
         f"    const int lane = threadIdx.x % {WARP};",
         "    // equal in all lanes, as the compiler knows after the exchange",
@@ -150,14 +150,14 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         number, count, step = "lane", "count", batch
         arguments = "row, begin, count"
         lines += [
-            f"    const int teams = int(blockDim.x) / {block.threads};",
-            f"    const int team = warp_of_block / {warps}, warp = part;",
-            f"    Quad* const memory = shared_memory + team * {block.shared_bytes // 16};",
+            f"    const int warp_groups = int(blockDim.x) / {block.threads};",
+            f"    const int warp_group = warp_of_block / {warps}, warp = part;",
+            f"    Quad* const memory = shared_memory + warp_group * {block.shared_bytes // 16};",
             "    const Long row = blockIdx.x;",
-            "    const int live = p.num_live[row];",
-            "    const int skipped = live * team / teams;",
+            "    const int active = p.num_active[row];",
+            "    const int skipped = active * warp_group / warp_groups;",
             "    const int begin = p.row_ptr[row] + skipped;",
-            "    const int count = live * (team + 1) / teams - skipped;",
+            "    const int count = active * (warp_group + 1) / warp_groups - skipped;",
         ]
     else:
         lines += [
@@ -168,7 +168,7 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
     lines += [
         "    Record* const records = (Record*)memory;",
         f"    T* const matrices = (T*)memory + {block.record_items};",
-        "    Ahead ahead;",
+        "    PrefetchedEdge ahead;",
     ]
     if not block.forward:
         step = batch // block.batch_shares
@@ -181,7 +181,7 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         lines += [
             f"    T* const parts = matrices + {block.nonzero_items};",
             f"    T* const held = (T*)shared_memory + {held};",
-            f"    const Share mine = share_of<{block.batch_shares}>(p, row, "
+            f"    const EdgeSlice mine = share_of<{block.batch_shares}>(p, row, "
             "blockIdx.x % unsigned(PARTS), PARTS, lane);",
             "    const int begin = mine.begin;",
         ]
@@ -191,13 +191,13 @@ def _entry(name: str, prefix: str, block: TableBlock) -> str:
         "warp == 0);",
         "    __syncthreads();",
     ]
-    for i, (role, start) in enumerate(kernel.starts()):
-        last = start + role.chunks
+    for i, (task, start) in enumerate(kernel.starts()):
+        last = start + task.chunks
         keyword = "if" if start == 0 else "else if"
-        chunk = f"part - {start}" if role.chunks > 1 else "0"
+        chunk = f"part - {start}" if task.chunks > 1 else "0"
         condition = f"{keyword} (part < {last}) " if last < warps else ("else " if start else "")
         lines.append(
-            f"    {condition}{prefix}_role{i}(p, ahead, records, matrices, {arguments}, lane, "
+            f"    {condition}{prefix}_task{i}(p, ahead, records, matrices, {arguments}, lane, "
             f"warp, part, {chunk});"
         )
     return "\n".join([*lines, "}"])
@@ -288,7 +288,7 @@ def emit_table_conv(
 
     if any(block.batch_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
-    lanes = lanes_of(sets, forward)
+    streams = streams_of(sets, forward)
     written_out: set[int] = set()
     written_in: set[int] = set()
     texts, entries = [], []
@@ -296,7 +296,7 @@ def emit_table_conv(
         kernel, table = block.kernel, block.table
         if kernel.warps > WARP:
             raise UnsupportedProblemError(
-                f"problem {problem.key()} has a block of {kernel.roles[0].in1.mul} channels, "
+                f"problem {problem.key()} has a block of {kernel.tasks[0].in1.mul} channels, "
                 "more than one CUDA block can take"
             )
         if block.shared_bytes > most_shared:
@@ -306,32 +306,32 @@ def emit_table_conv(
             )
         prefix = f"set{number}"
         texts.append(_make_function(prefix, lowered, block))
-        for i, role in enumerate(kernel.roles):
-            given = (lowered, spec, role, table)
+        for i, task in enumerate(kernel.tasks):
+            given = (lowered, spec, task, table)
             common = {"batch": tile.batch, "warps": kernel.warps, "shares": block.batch_shares}
-            writer: ForwardRoleWriter | BackwardRoleWriter
+            writer: ForwardTaskWriter | BackwardTaskWriter
             if forward:
-                writer = ForwardRoleWriter(
+                writer = ForwardTaskWriter(
                     *given,
                     **common,
-                    stored_outputs=frozenset(role.outputs) - written_out,
+                    stored_outputs=frozenset(task.outputs) - written_out,
                     edges_at_once=block.edges_at_once,
-                    sum_items=block.sum_items if block.most_teams > 1 else 0,
-                    team_items=block.shared_bytes // itemsize,
+                    sum_items=block.sum_items if block.max_warp_groups > 1 else 0,
+                    group_items=block.shared_bytes // itemsize,
                 )
             else:
-                writer = BackwardRoleWriter(
+                writer = BackwardTaskWriter(
                     *given,
                     **common,
-                    lane=lanes[number],
-                    stores_inputs=role.i_in1 not in written_in,
+                    stream=streams[number],
+                    stores_inputs=task.i_in1 not in written_in,
                     share_sums=kernel.warps * block.sum_items,
                     held=block.held_items > 0,
                 )
-            texts.append(writer.function(f"{prefix}_role{i}", prefix))
-        for role in kernel.roles:
-            written_out |= set(role.outputs)
-            written_in.add(role.i_in1)
+            texts.append(writer.function(f"{prefix}_task{i}", prefix))
+        for task in kernel.tasks:
+            written_out |= set(task.outputs)
+            written_in.add(task.i_in1)
         name = f"conv_table_{kind}_{number}"
         texts.append(_entry(name, prefix, block))
         entries.append(
@@ -340,8 +340,8 @@ def emit_table_conv(
                 block.threads,
                 block.shared_bytes,
                 1,
-                lane=lanes[number],
-                most_teams=block.most_teams,
+                stream=streams[number],
+                max_warp_groups=block.max_warp_groups,
             )
         )
     zeroed = []

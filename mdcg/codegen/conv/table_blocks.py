@@ -9,14 +9,14 @@ from ...plan.table_conv import TableConvTile
 from ..common.emit import resident_blocks
 from ..common.lowering import LoweredProblem
 from .cuda_paths import NonzeroTable
-from .cuda_roles import Role, RoleSet, role_sets
 from .table_pairs import held_values, part_stride
+from .warp_tasks import TaskSet, WarpTask, task_sets
 
-# The engine has this many lanes for kernels: Lanes::KERNELS in csrc/engine/cuda/lanes.hpp.
-MAX_LANES = 4
+# KernelStreams::KERNELS in csrc/engine/cuda/kernel_streams.hpp.
+MAX_STREAMS = 4
 # A group has at most so many receivers: DeviceEdges::GROUP.
 GROUP = 3
-# Blocks of several teams have at most so many threads, which can have 255 registers each.
+# Blocks of several warp_groups have at most so many threads, which can have 255 registers each.
 MOST_TEAM_THREADS = 256
 # Words of 4 bytes that a lane of the backward pass keeps from edge to edge, at most, and how many
 # blocks of 4 warps a multiprocessor then holds. Kernels for vectors of MACE medium keep 96 words
@@ -25,13 +25,13 @@ _RESIDENT = ((24, 4), (64, 3))
 
 __all__ = [
     "GROUP",
-    "MAX_LANES",
+    "MAX_STREAMS",
     "TableBlock",
     "estimated_resident",
     "held_per_lane",
     "kernel_sets",
-    "lanes_of",
     "record_bytes",
+    "streams_of",
 ]
 
 
@@ -44,7 +44,7 @@ def record_bytes(forward: bool, itemsize: int) -> int:
 class TableBlock:
     """What a kernel's block is made of."""
 
-    kernel: RoleSet
+    kernel: TaskSet
     table: NonzeroTable
     tile: TableConvTile
     forward: bool
@@ -56,11 +56,11 @@ class TableBlock:
     @property
     def batch_shares(self) -> int:
         """Parts of a batch, each with warps of its own for all channels of the kernel."""
-        return 1 if self.forward else max(1, self.tile.fill // self.kernel.warps)
+        return 1 if self.forward else max(1, self.tile.min_warps // self.kernel.warps)
 
     @property
-    def most_teams(self) -> int:
-        """Largest number of teams of a block, each with a part of the edges (forward pass)."""
+    def max_warp_groups(self) -> int:
+        """Warp groups of a block at most, each with a part of the edges (forward pass)."""
         if not self.forward:
             return 1
         fit = min(MOST_TEAM_THREADS // self.threads, self.most_shared // self._team_bytes)
@@ -68,26 +68,28 @@ class TableBlock:
 
     @property
     def warps(self) -> int:
-        """Warps of a block; in the forward pass, of each team."""
+        """Warps of a block; in the forward pass, of each warp_group."""
         return self.kernel.warps * self.batch_shares
 
     @property
     def threads(self) -> int:
-        """Threads of a block; in the forward pass, of each team."""
+        """Threads of a block; in the forward pass, of each warp_group."""
         return self.warps * WARP
 
     @property
     def resident(self) -> int:
         """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
-        held = max(map(held_per_lane, self.kernel.roles))
+        held = max(map(held_per_lane, self.kernel.tasks))
         registers = next((limit for most, limit in self.tile.registers if held <= most), 0)
-        blocks = resident_blocks(self.most_teams * self.threads, registers)
+        blocks = resident_blocks(self.max_warp_groups * self.threads, registers)
         return blocks if blocks > 1 else 0
 
     @property
     def edges_at_once(self) -> int:
         """Edges that an iteration of the loop of the forward pass takes."""
-        fit = all(held_per_lane(role) <= self.tile.two_edges for role in self.kernel.roles)
+        fit = all(
+            held_per_lane(task) <= self.tile.max_values_for_two_edges for task in self.kernel.tasks
+        )
         return 2 if fit else 1
 
     @property
@@ -125,7 +127,7 @@ class TableBlock:
     @property
     def held_items(self) -> int:
         """Items of gradients and features of receivers for a warp; 0: they do not fit."""
-        values = [role.channels * held_values(role) for role in self.kernel.roles]
+        values = [task.channels * held_values(task) for task in self.kernel.tasks]
         items = GROUP * WARP * max(values)
         fits = self.batch_bytes + self._bytes(items, self.sum_items) <= self.most_shared
         return items if fits and not self.forward else 0
@@ -133,10 +135,10 @@ class TableBlock:
     @property
     def sum_items(self) -> int:
         """Items that a warp needs for sums: gradients of the group's features, or outputs."""
-        roles = self.kernel.roles
+        tasks = self.kernel.tasks
         if self.forward:
-            return WARP * max(role.channels * _components(role) for role in roles)
-        values = [role.channels * role.in1.ir.dim for role in roles]
+            return WARP * max(task.channels * _components(task) for task in tasks)
+        values = [task.channels * task.in1.ir.dim for task in tasks]
         return GROUP * WARP * max(values) if self.wants_x else 0
 
     def _bytes(self, held: int, sums: int) -> int:
@@ -144,9 +146,9 @@ class TableBlock:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block; in the forward pass, of each team."""
+        """Bytes of shared memory of a block; in the forward pass, of each warp_group."""
         if self.forward:
-            return self._team_bytes if self.most_teams > 1 else self.batch_bytes
+            return self._team_bytes if self.max_warp_groups > 1 else self.batch_bytes
         return self.batch_bytes + self._bytes(self.held_items, self.sum_items)
 
     @property
@@ -154,73 +156,73 @@ class TableBlock:
         return max(self.batch_bytes, self._bytes(0, self.sum_items))
 
 
-def kernel_sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[RoleSet]:
-    """Return the kernels: neighbouring roles of similar work share one, and what it prepares."""
-    found: list[RoleSet] = []
-    of_one_role = CudaTile(channels=2, components=tile.components * words, warps=1)
+def kernel_sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[TaskSet]:
+    """Return the kernels: neighbouring tasks of similar work share one, and what it prepares."""
+    found: list[TaskSet] = []
+    of_one_task = CudaTile(channels=2, components=tile.components * words, warps=1)
 
-    def fits(role: Role) -> bool:
-        return held_per_lane(role) <= tile.two_channels
+    def fits(task: WarpTask) -> bool:
+        return held_per_lane(task) <= tile.max_values_for_two_channels
 
-    for single in role_sets(lowered, of_one_role, alone=True, fits=fits):
-        role = single.roles[0]
-        if found and _joins(found[-1].roles, role, tile):
+    for single in task_sets(lowered, of_one_task, no_shared_blocks=True, fits=fits):
+        task = single.tasks[0]
+        if found and _joins(found[-1].tasks, task, tile):
             groups = sorted({*found[-1].groups, *single.groups})
-            found[-1] = RoleSet((*found[-1].roles, role), tuple(groups))
+            found[-1] = TaskSet((*found[-1].tasks, task), tuple(groups))
         else:
             found.append(single)
     # the longest first: where kernels run beside each other, blocks of others fill the
     # multiprocessors that its last blocks leave idle
-    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _operations(r) for r in kernel.roles))
+    return sorted(found, key=lambda kernel: -sum(r.in1.mul * _operations(r) for r in kernel.tasks))
 
 
-def _operations(role: Role) -> int:
+def _operations(task: WarpTask) -> int:
     """Return about how many operations an edge takes in a channel."""
-    return sum(len(path.coupling.entries) + 3 for path in role.paths)
+    return sum(len(path.coupling.entries) + 3 for path in task.paths)
 
 
-def _joins(roles: tuple[Role, ...], role: Role, tile: TableConvTile) -> bool:
+def _joins(tasks: tuple[WarpTask, ...], task: WarpTask, tile: TableConvTile) -> bool:
     """Warps of a kernel wait for each other, and none writes what another one does."""
-    every = (*roles, role)
+    every = (*tasks, task)
     work = [_operations(r) for r in every]
     return (
         sum(r.chunks for r in every) <= tile.warps
-        and max(map(held_per_lane, every)) <= tile.alone
+        and max(map(held_per_lane, every)) <= tile.max_values_to_share
         and max(work) <= tile.imbalance * min(work)
-        and not any(r.i_in1 == role.i_in1 or r.outputs.keys() & role.outputs.keys() for r in roles)
+        and not any(r.i_in1 == task.i_in1 or r.outputs.keys() & task.outputs.keys() for r in tasks)
     )
 
 
-def estimated_resident(sets: list[RoleSet], words: int) -> int:
+def estimated_resident(sets: list[TaskSet], words: int) -> int:
     """Return how many blocks of the backward pass a multiprocessor holds, by what lanes keep."""
-    held = words * max(held_per_lane(role) for kernel in sets for role in kernel.roles)
+    held = words * max(held_per_lane(task) for kernel in sets for task in kernel.tasks)
     return next((blocks for most, blocks in _RESIDENT if held <= most), 2)
 
 
-def lanes_of(sets: list[RoleSet], forward: bool) -> list[int]:
-    """Return the lane of each kernel: kernels that write to the same blocks share one."""
+def streams_of(sets: list[TaskSet], forward: bool) -> list[int]:
+    """Return the stream of each kernel: kernels that write to the same blocks share one."""
     groups: list[tuple[list[int], set[int]]] = []  # kernels, and the blocks that they write to
     for number, kernel in enumerate(sets):
         numbers = [number]
         written = {
-            block for role in kernel.roles for block in (role.outputs if forward else (role.i_in1,))
+            block for task in kernel.tasks for block in (task.outputs if forward else (task.i_in1,))
         }
         for group in [group for group in groups if group[1] & written]:
             groups.remove(group)
             numbers += group[0]
             written |= group[1]
         groups.append((numbers, written))
-    lanes = [0] * len(sets)
-    for lane, (numbers, _) in enumerate(sorted(groups, key=lambda group: min(group[0]))):
+    streams = [0] * len(sets)
+    for stream, (numbers, _) in enumerate(sorted(groups, key=lambda group: min(group[0]))):
         for number in numbers:
-            lanes[number] = min(lane, MAX_LANES - 1)
-    return lanes
+            streams[number] = min(stream, MAX_STREAMS - 1)
+    return streams
 
 
-def held_per_lane(role: Role) -> int:
+def held_per_lane(task: WarpTask) -> int:
     """Return how many values a lane keeps from edge to edge, 4 for a polynomial of any degree."""
-    return role.channels * (_components(role) + 4 * len(role.paths))
+    return task.channels * (_components(task) + 4 * len(task.paths))
 
 
-def _components(role: Role) -> int:
-    return sum(block.ir.dim for block in role.outputs.values())
+def _components(task: WarpTask) -> int:
+    return sum(block.ir.dim for block in task.outputs.values())

@@ -1,4 +1,4 @@
-"""CUDA text of the backward pass of one role: a warp's loop over pairs of a group of receivers.
+"""CUDA text of the backward pass of one task: a warp's loop over pairs of a group of receivers.
 
 A pair is an edge and its reverse: both have the same weights, and harmonics that differ in sign at
 most. One end of a pair is a receiver of the group, whose features and gradients are in shared
@@ -16,10 +16,10 @@ from ..common.emit import power_of_two, store_lane_sums
 from ..common.expression import Statement, Sum, print_statements
 from ..common.lowering import LoweredPath
 from ..common.uvu import uvu_sums
-from .cuda_roles import Role
-from .table_roles import TableRoleWriter, each_channel, store
+from .table_tasks import TableTaskWriter, each_channel, store
+from .warp_tasks import WarpTask
 
-__all__ = ["BackwardRoleWriter", "held_values", "part_stride", "sum_chunks"]
+__all__ = ["BackwardTaskWriter", "held_values", "part_stride", "sum_chunks"]
 
 
 def _shuffles(size: int) -> int:
@@ -60,32 +60,32 @@ def part_stride(attributes: int) -> int:
     return attributes | 1
 
 
-def held_values(role: Role) -> int:
+def held_values(task: WarpTask) -> int:
     """Return how many values of a channel a receiver of the group has in shared memory.
 
     Parameters
     ----------
-    role : Role
+    task : WarpTask
 
     Returns
     -------
     int
         Components of the outputs' gradients and of the features.
     """
-    return sum(block.ir.dim for block in role.outputs.values()) + role.in1.ir.dim
+    return sum(block.ir.dim for block in task.outputs.values()) + task.in1.ir.dim
 
 
-class BackwardRoleWriter(TableRoleWriter):
-    """Prints the function of one role of the backward pass.
+class BackwardTaskWriter(TableTaskWriter):
+    """Prints the function of one task of the backward pass.
 
     Parameters
     ----------
     *arguments
-        See :class:`TableRoleWriter`.
-    lane : int
+        See :class:`TableTaskWriter`.
+    stream : int
         Of the kernel: which gradients of the edges' vectors it adds to.
     stores_inputs : bool
-        Whether no kernel before has written gradients of the role's block of features: they are
+        Whether no kernel before has written gradients of the task's block of features: they are
         stored, others are added to.
     share_sums : int
         Items of shared memory in which a share sums gradients of receivers.
@@ -93,41 +93,43 @@ class BackwardRoleWriter(TableRoleWriter):
         Whether shared memory has room for what the group's receivers have; else it is read from
         device memory for each pair.
     **options
-        See :class:`TableRoleWriter`.
+        See :class:`TableTaskWriter`.
     """
 
     def __init__(
         self,
         *arguments: Any,
-        lane: int,
+        stream: int,
         stores_inputs: bool,
         share_sums: int,
         held: bool,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self.de = f"p.de + {lane} * p.n_de" if lane else "p.de"
+        self.de = f"p.de + {stream} * p.n_de" if stream else "p.de"
         self.stores_inputs, self.share_sums, self.held = stores_inputs, share_sums, held
         self.attributes = self.problem.irreps_in2.dim
         self.wants_x = self.spec.wanted("x")
         # names of a receiver's gradients, and where they begin in a row
         self.gradients = {
             f"{i_out}_{i}": self.place(i_out, i)
-            for i_out, block in self.role.outputs.items()
+            for i_out, block in self.task.outputs.items()
             for i in range(block.ir.dim)
         }
 
     def function(self, name: str, prefix: str) -> str:
-        """Return the role's function; ``prefix`` names the helpers of its kernel."""
+        """Return the task's function; ``prefix`` names the helpers of its kernel."""
         batch, stride, row = self.batch, self.table.stride, part_stride(self.attributes)
         per, size = batch // self.shares, self.warps * batch * row
-        paths = range(len(self.role.paths))
+        paths = range(len(self.task.paths))
         to_vectors = (
             f"to_vectors<{self.warps}>(p, {self.de}, parts + (buffer ^ 1) * {size}, "
             f"records + (buffer ^ 1) * {batch}, lane);"
         )
         lines = [
-            *self.head(name, "T* parts, T* held_memory, T* sums_memory, Long group, Share mine"),
+            *self.head(
+                name, "T* parts, T* held_memory, T* sums_memory, Long group, EdgeSlice mine"
+            ),
             f"    const int share = warp / {self.warps}, receivers = group_size(p, group);",
             "    const Long first_receiver = p.n_first + group * p.n_group;",
             *(f"    {line}" for line in self._hold()),
@@ -162,14 +164,14 @@ class BackwardRoleWriter(TableRoleWriter):
             ),
             "                loaded_row = record[0].row;",
             "            }",
-            "            if (record[0].far >= 0 && record[0].far != loaded_far) {",
-            f"                {self._far_row('record[0].far', 'first_gradients')}",
+            "            if (record[0].partner >= 0 && record[0].partner != loaded_far) {",
+            f"                {self._far_row('record[0].partner', 'first_gradients')}",
             *(
                 f"                {line}"
-                for i in self.role.outputs
+                for i in self.task.outputs
                 for line in self._load_far(i, "first_gradients")
             ),
-            "                loaded_far = record[0].far;",
+            "                loaded_far = record[0].partner;",
             "            }",
             "        }",
             "#pragma unroll 1",
@@ -195,7 +197,7 @@ class BackwardRoleWriter(TableRoleWriter):
         lines = []
         if self.held:
             lines += [
-                f"constexpr int VALUES = {held_values(self.role)};",
+                f"constexpr int VALUES = {held_values(self.task)};",
                 "Values* const held = (Values*)held_memory + lane;",
                 f"for (int s = share; s < receivers; s += {self.shares}) {{",
                 "    Values* const to = held + s * (VALUES * 32);",
@@ -224,17 +226,17 @@ class BackwardRoleWriter(TableRoleWriter):
         return [f"*(const Values*)(g + {place})" for place in self.gradients.values()]
 
     def _features(self) -> list[str]:
-        mul = self.role.in1.mul
+        mul = self.task.in1.mul
         return [self.channels_of(f"*(const Values*)(x + {a * mul})") for a in range(self.dim)]
 
     def _own(self) -> tuple[list[str], dict[str, str], list[str]]:
         """Return statements, and expressions for gradients and features of a pair's receiver."""
         if not self.held:
-            rows = self._rows_of("first_receiver + record[k].slot")
+            rows = self._rows_of("first_receiver + record[k].local_receiver")
             return rows, dict(zip(self.gradients, self._gradients(), strict=True)), self._features()
-        values = [f"own[{i} * 32]" for i in range(held_values(self.role))]
+        values = [f"own[{i} * 32]" for i in range(held_values(self.task))]
         return (
-            ["const Values* const own = held + record[k].slot * (VALUES * 32);"],
+            ["const Values* const own = held + record[k].local_receiver * (VALUES * 32);"],
             dict(zip(self.gradients, values, strict=False)),
             values[len(self.gradients) :],
         )
@@ -249,7 +251,7 @@ class BackwardRoleWriter(TableRoleWriter):
             "__syncthreads();",
             f"for (int s = share; s < receivers; s += {self.shares}) {{",
             "    const Long row = (first_receiver + s) * PARTS + blockIdx.x % unsigned(PARTS);",
-            f"    T* const to = p.own + row * {width} + {self.role.in1.offset} + base;",
+            f"    T* const to = p.own + row * {width} + {self.task.in1.offset} + base;",
             f"    const T* from = sums_memory - share * {self.share_sums};",
             *(f"    Values total{a} = {{}};" for a in range(dim)),
             f"    for (int i = 0; i < {self.shares}; ++i, from += {self.share_sums}) {{",
@@ -263,7 +265,7 @@ class BackwardRoleWriter(TableRoleWriter):
         ]
 
     def _store_inputs(self, values: str) -> list[str]:
-        mul = self.role.in1.mul
+        mul = self.task.in1.mul
         return self.if_inside(
             [
                 store(f"to + {a * mul}", f"{values}{a}", not self.stores_inputs)
@@ -281,13 +283,15 @@ class BackwardRoleWriter(TableRoleWriter):
             f"Values {', '.join(f'dx{a}' for a in range(self.dim))};  // of the sender",
             "int current = -1;  // its row",
             "const auto flush = [&]() {",
-            f"    T* const to = p.dx + Long(current) * {width} + {self.role.in1.offset} + base;",
+            f"    T* const to = p.dx + Long(current) * {width} + {self.task.in1.offset} + base;",
             *(f"    {line}" for line in self._store_inputs("dx")),
             "};",
         ]
 
-    def _far_row(self, far: str, name: str) -> str:
-        return f"const T* const {name} = p.g + Long({far}) * {self.problem.irreps_out.dim} + base;"
+    def _far_row(self, partner: str, name: str) -> str:
+        return (
+            f"const T* const {name} = p.g + Long({partner}) * {self.problem.irreps_out.dim} + base;"
+        )
 
     def _load_far(self, i_out: int, row: str) -> list[str]:
         return [
@@ -308,7 +312,7 @@ class BackwardRoleWriter(TableRoleWriter):
             ),
             "const T z = record[k].z;",
             "const Record& following = record[min(k + 1, many - 1)];",
-            "const int next_row = following.row, next_far = following.far;",
+            "const int next_row = following.row, next_far = following.partner;",
             "const bool new_row = next_row != loaded_row;",
             "const bool new_far = next_far >= 0 && next_far != loaded_far;",
             "loaded_row = next_row;",
@@ -333,13 +337,13 @@ class BackwardRoleWriter(TableRoleWriter):
         after = []
         if self.wants_x:
             both += [
-                f"Values* const sum = sums + record[k].slot * {self.dim * 32};",
+                f"Values* const sum = sums + record[k].local_receiver * {self.dim * 32};",
                 *(f"Values own_d{a} = sum[{a * 32}];" for a in range(self.dim)),
             ]
             after = [f"sum[{a * 32}] = own_d{a};" for a in range(self.dim)]
         lines += [
             # all lanes have the same pair, which the compiler cannot see
-            "if (__any_sync(~0u, record[k].far >= 0)) {",
+            "if (__any_sync(~0u, record[k].partner >= 0)) {",
             *(f"    {line}" for line in [*both, *self._paths(gradients, True), *after]),
             "} else {",
             *(f"    {line}" for line in self._paths(gradients, False)),
@@ -356,7 +360,7 @@ class BackwardRoleWriter(TableRoleWriter):
         """Print all paths of an edge and, if there is one, of its reverse."""
         lines = []
         written: set[int] = set()  # attributes
-        paths = self.role.paths
+        paths = self.task.paths
         last_use = {path.i_out: i for i, path in enumerate(paths)}
         for i, path in enumerate(paths):
             own = [

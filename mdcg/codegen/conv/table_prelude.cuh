@@ -41,15 +41,16 @@ struct alignas(16) Record {
     int sender, row;  // rows of features and of the table
     T z;              // place in the interval
 #if BACKWARD
-    T slope;          // by how much z grows with length
-    int to, edge;     // row of the features' gradient, and of the vector's
-    int far, slot;    // sender of a pair (-1: the edge is alone); number of the group's receiver
-    T u[3], inverse;  // direction, and 1 / length
+    T slope;       // by how much z grows with length
+    int to, edge;  // row of the features' gradient, and of the vector's
+    int partner,
+        local_receiver;  // sender of a pair (-1: the edge is alone); number of the group's receiver
+    T u[3], inverse;     // direction, and 1 / length
 #endif
 };
 
 // An edge on its way from memory, and the lane's edge of the next batch (-1: none yet).
-struct Ahead {
+struct PrefetchedEdge {
     int edge, next = -1, sender, receiver, node, type, to;
     T u[3];
     double length;
@@ -57,11 +58,11 @@ struct Ahead {
 
 // Loads the lane's edge of a batch, number `number` of `count` from `begin`, and the index of that
 // of the next batch, which is `step` edges further. `record`: this warp makes the records.
-MDCG_INLINE void fetch(const Arguments& p, Ahead& a, int begin, int number, int count, int step,
-                       int lane, bool record) {
+MDCG_INLINE void fetch(const Arguments& p, PrefetchedEdge& a, int begin, int number, int count,
+                       int step, int lane, bool record) {
     if (lane >= BATCH || number >= count) return;
-    a.edge = a.next >= 0 ? a.next : p.live[begin + number];
-    if (number + step < count) a.next = p.live[begin + number + step];
+    a.edge = a.next >= 0 ? a.next : p.active[begin + number];
+    if (number + step < count) a.next = p.active[begin + number + step];
 #pragma unroll
     for (int d = 0; d < 3; ++d) a.u[d] = p.unit[3 * Long(a.edge) + d];
     if (!record) return;
@@ -76,7 +77,7 @@ MDCG_INLINE void fetch(const Arguments& p, Ahead& a, int begin, int number, int 
 }
 
 // `row`: of the receiver, or of the group of receivers.
-MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
+MDCG_INLINE Record record_of(const Arguments& p, const PrefetchedEdge& a, Long row) {
     const Long receiver = BACKWARD ? a.receiver : row;
     const mdcg::TableEntry found = p.places[Long(p.types[receiver]) * p.n_types + a.type];
     const double root = sqrt(a.length);
@@ -93,8 +94,8 @@ MDCG_INLINE Record record_of(const Arguments& p, const Ahead& a, Long row) {
     r.to = a.to;
     r.edge = a.edge;
     const bool pair = *p.one_way == 0 && a.node < p.n_local && a.node != receiver;
-    r.far = pair ? a.node : -1;
-    r.slot = int(receiver - p.n_first - row * p.n_group);
+    r.partner = pair ? a.node : -1;
+    r.local_receiver = int(receiver - p.n_first - row * p.n_group);
 #pragma unroll
     for (int k = 0; k < 3; ++k) r.u[k] = a.u[k];
     r.inverse = T(1) / T(a.length);
@@ -132,33 +133,33 @@ MDCG_INLINE int group_size(const Arguments& p, Long group) {
 
 // The pairs that the warps of a share of the block take one after the other: those of the share to
 // which the lane belongs when a batch is made. Batches have as many pairs of each share.
-struct Share {
+struct EdgeSlice {
     int begin;
     int count, longest;  // of this share, and of all of the block
 };
 
-// Where part `q` of `all` of the live pairs begins: never between two pairs that write one row.
-MDCG_INLINE int part_begin(const Arguments& p, int begin, int live, int q, int all, int lane) {
-    if (q <= 0 || q >= all) return q <= 0 ? 0 : live;
-    for (int at = int(Long(live) * q / all);; at += 32) {
+// Where part `q` of `all` of the active pairs begins: never between two pairs that write one row.
+MDCG_INLINE int part_begin(const Arguments& p, int begin, int active, int q, int all, int lane) {
+    if (q <= 0 || q >= all) return q <= 0 ? 0 : active;
+    for (int at = int(Long(active) * q / all);; at += 32) {
         const int k = at + lane;
-        bool starts = k >= live || k == 0;
+        bool starts = k >= active || k == 0;
         if (!starts) starts = STARTS_ROW(begin + k);
         const unsigned found = __ballot_sync(~0u, starts);
-        if (found) return min(at + __ffs(found) - 1, live);
+        if (found) return min(at + __ffs(found) - 1, active);
     }
 }
 
 // Part `part` of `parts`, divided into SHARES shares.
 template <int SHARES>
-MDCG_INLINE Share share_of(const Arguments& p, Long group, int part, int parts, int lane) {
+MDCG_INLINE EdgeSlice share_of(const Arguments& p, Long group, int part, int parts, int lane) {
     constexpr int PER = BATCH / SHARES;
     const int begin = p.row_ptr[group * p.n_group];
-    const int live = p.num_live[group];
-    Share mine{begin, 0, 0};
-    int start = part_begin(p, begin, live, part * SHARES, parts * SHARES, lane);
+    const int active = p.num_active[group];
+    EdgeSlice mine{begin, 0, 0};
+    int start = part_begin(p, begin, active, part * SHARES, parts * SHARES, lane);
     for (int s = 0; s < SHARES; ++s) {
-        const int end = part_begin(p, begin, live, part * SHARES + s + 1, parts * SHARES, lane);
+        const int end = part_begin(p, begin, active, part * SHARES + s + 1, parts * SHARES, lane);
         if (lane / PER == s) mine.begin = begin + start, mine.count = end - start;
         mine.longest = max(mine.longest, end - start);
         start = end;

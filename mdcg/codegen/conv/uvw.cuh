@@ -75,11 +75,11 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {
                 const int r = (first + b) * GROUPS + group;
-                const bool live = r < S::ROWS && (32 % S::G == 0 || group < GROUPS);
+                const bool active = r < S::ROWS && (32 % S::G == 0 || group < GROUPS);
 #pragma unroll
                 for (int t = 0; t < S::PANEL; ++t) {
                     const int place = S::offset(r) + start + t * S::G * S::N;
-                    const bool there = live && inside[t];
+                    const bool there = active && inside[t];
                     if constexpr (READS_W) wv[b][t] = there ? load(w + place, V()) : V{};
                     if constexpr (READS_C) cv[b][t] = there ? load(wc + place, V()) : V{};
                 }
@@ -87,13 +87,13 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {
                 const int r = (first + b) * GROUPS + group;
-                const bool live = r < S::ROWS && (32 % S::G == 0 || group < GROUPS);
+                const bool active = r < S::ROWS && (32 % S::G == 0 || group < GROUPS);
                 T lw[S::C], lc[S::C], pw[S::C], pc[S::C];
 #pragma unroll
                 for (int c = 0; c < S::C; ++c) {
                     pw[c] = pc[c] = T(0);
-                    if constexpr (LEFT_W) lw[c] = live ? at.left_w[r * S::C + c] : T(0);
-                    if constexpr (USES & SUM_C) lc[c] = live ? at.left_c[r * S::C + c] : T(0);
+                    if constexpr (LEFT_W) lw[c] = active ? at.left_w[r * S::C + c] : T(0);
+                    if constexpr (USES & SUM_C) lc[c] = active ? at.left_c[r * S::C + c] : T(0);
                 }
 #pragma unroll
                 for (int t = 0; t < S::PANEL; ++t) {
@@ -107,7 +107,7 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
                         if constexpr (USES & PULL_C) pc[c] += total(cv[b][t] * g[t][c]);
                     }
                     if constexpr (USES & GRAD_W) {
-                        if (live && inside[t])
+                        if (active && inside[t])
                             store_stream(dw + S::offset(r) + start + t * S::G * S::N, grad);
                     }
                 }
@@ -115,7 +115,7 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
                 for (int c = 0; c < S::C; ++c) {
                     if constexpr (USES & PULL_W) pw[c] = fold<S::G, 1>(pw[c], column);
                     if constexpr (USES & PULL_C) pc[c] = fold<S::G, 1>(pc[c], column);
-                    if (live && column == 0) {
+                    if (active && column == 0) {
                         T* const to_w = at.pull_w + r * S::C + c;
                         T* const to_c = at.pull_c + r * S::C + c;
                         if constexpr (USES & PULL_W) *to_w = panel ? *to_w + pw[c] : pw[c];

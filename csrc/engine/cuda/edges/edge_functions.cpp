@@ -153,7 +153,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const DeviceStream& str
 }
 
 template <typename T>
-void CudaEdgeFunctions<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
+void CudaEdgeFunctions<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
     Impl& m = *impl_;
     if (!m.table || (m.table->complete() && m.builds_there == m.table->num_builds())) return;
     const int n = m.spec.num_types;
@@ -241,10 +241,10 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
             graph.chunks.begin(), graph.chunks.end(), chunk.first_receiver,
             [](std::int32_t r, const CudaChunk& c) { return r < c.first_receiver; });
         const auto number = found - graph.chunks.begin() - 1;
-        // spans are chunks: see CudaOp::sums_chunks
-        const CudaSpan& span = graph.spans.at(static_cast<std::size_t>(number));
-        sum({span.num_senders, graph.span_sender + span.first_sender, 0,
-             graph.span_sender_ptr + graph.first_pointer(size(number)), 0, w.d_sender,
+        // ranges are chunks: see CudaOp::needs_chunks
+        const ReceiverRange& range = graph.ranges.at(static_cast<std::size_t>(number));
+        sum({range.num_senders, graph.range_sender + range.first_sender, 0,
+             graph.range_sender_ptr + graph.first_pointer(size(number)), 0, w.d_sender,
              ends.d_sender, 0});
     }
     if (ends.d_receiver != nullptr)

@@ -39,7 +39,7 @@ public:
                       bool flip);
     void prepare(CudaKernels& kernels, const DeviceStream& stream);
     // Before the first evaluation of a new list: builds the tables that its pairs of types need.
-    void take_list(const DeviceEdges& graph, const DeviceStream& stream);
+    void on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     std::int64_t harmonics_width() const;              // (l_max + 1)^2
     std::int64_t hidden_stride() const;                // units, padded; unused columns zero

@@ -33,16 +33,16 @@ void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
     a.sender = graph.sender;
     a.positions = graph.positions;
     a.length = graph.length;
-    a.live = graph.live;
+    a.active = graph.active;
     a.by_length = graph.by_length;
-    a.num_live = graph.num_live;
+    a.num_active = graph.num_active;
     a.group = graph.group;
     a.by_group = graph.by_group;
     a.pair_row = graph.pair_row;
-    a.live_pairs = graph.live_pairs;
-    a.live_pair_row = graph.live_pair_row;
+    a.active_pairs = graph.active_pairs;
+    a.active_pair_row = graph.active_pair_row;
     a.num_pairs = graph.num_pairs;
-    a.live_rows = graph.live_rows;
+    a.active_rows = graph.active_rows;
     a.shifts = shifts_of(graph);
     a.unit = static_cast<T*>(graph.unit);
     a.sender_type = graph.by_sender_type ? graph.sender_type : nullptr;
@@ -60,7 +60,7 @@ void CudaGeometry<T>::assemble(const DeviceStream& stream, const DeviceEdges& gr
     const AssembleArguments<T> arguments{
         graph.num_nodes,      graph.num_local, graph.row_ptr,    graph.sender_ptr, graph.by_sender,
         graph.sender,         graph.receiver,  shifts_of(graph), graph.positions,  edge_gradient,
-        graph.gradient_lanes, graph.num_edges, forces,           virials};
+        graph.gradient_streams, graph.num_edges, forces,           virials};
     assemble_.launch(stream, ceil_div(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
                      arguments);
 }

@@ -84,7 +84,7 @@ std::vector<std::int32_t> PolynomialTable<T>::missing(const TypePairs& pairs) {
 }
 
 template <typename T>
-void PolynomialTable<T>::take_list(const DeviceEdges& graph, const DeviceStream& stream) {
+void PolynomialTable<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
     available_ = true;
     if (data_ && groups_->complete()) return;
     std::vector<std::int32_t> groups = missing(graph.pairs);
@@ -118,10 +118,11 @@ template <typename T>
 typename PolynomialTable<T>::Choice PolynomialTable<T>::choice(int receiver, int sender) const {
     const Choice spline{weights_->intervals(), true};
     if (spline_) return spline;
-    for (int intervals = limit_.fewest;; intervals = std::min(intervals + intervals / 2, MOST)) {
+    for (int intervals = limit_.fewest;;
+         intervals = std::min(intervals + intervals / 2, kMaxIntervals)) {
         poll_interrupt();
         if (within_limit(receiver, sender, intervals)) return {intervals, false};
-        if (intervals == MOST) return sizeof(T) == 4 ? spline : Choice{0, false};
+        if (intervals == kMaxIntervals) return sizeof(T) == 4 ? spline : Choice{0, false};
     }
 }
 

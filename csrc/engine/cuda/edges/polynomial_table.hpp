@@ -38,14 +38,14 @@ public:
     static constexpr int SPLINE_DEGREE = 3;
     // In double precision, where the table replaces the network. The limit of derivatives is wider:
     // their rounding grows with the number of intervals.
-    static constexpr TableLimit EXACT{1e-13, 1e-11, 81};
+    static constexpr TableLimit kDoubleTolerance{1e-13, 1e-11, 81};
     static constexpr int EXACT_DEGREE = 7;
     // For tables without derivatives. In single precision it is well below the rounding of values,
     // 6e-8; a small weight may differ by two such roundings.
-    static constexpr TableLimit VALUES{
-        sizeof(T) == 8 ? EXACT.value : 1e-8, std::numeric_limits<double>::infinity(),
-        sizeof(T) == 8 ? 36 : 16, sizeof(T) == 8 ? EXACT.own : 1.2e-7};
-    static constexpr int MOST = 600;  // intervals
+    static constexpr TableLimit kValueTolerance{
+        sizeof(T) == 8 ? kDoubleTolerance.value : 1e-8, std::numeric_limits<double>::infinity(),
+        sizeof(T) == 8 ? 36 : 16, sizeof(T) == 8 ? kDoubleTolerance.own : 1.2e-7};
+    static constexpr int kMaxIntervals = 600;  // intervals
 
     // Whether there are tables of that degree.
     static bool possible(int degree) {
@@ -56,13 +56,13 @@ public:
     // spline of degree 3 (RadialSpline) for spec.knots.
     PolynomialTable(const RadialSpec& spec, WeightColumns columns);
     // Each pair of types has as few intervals as the limit allows, which is measured when its table
-    // is built. Where MOST are too few, the table of a pair is the spline in single precision; in
-    // double precision there is none.
+    // is built. Where kMaxIntervals are too few, the table of a pair is the spline in single
+    // precision; in double precision there is none.
     PolynomialTable(const RadialSpec& spec, WeightColumns columns, int degree, TableLimit limit);
 
     // Before the first evaluation of a list: builds what its pairs of types need and is not there
     // yet; synchronizes where it does, and addresses change.
-    void take_list(const DeviceEdges& graph, const DeviceStream& stream);
+    void on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     // After a list: false where a pair of types of it can have no table.
     bool available() const { return available_; }

@@ -12,7 +12,7 @@ namespace {
 
 // What every device has, and what those from compute capability 8.0 on give on request.
 constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
-constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile and Look
+constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile and TableLookup
 
 template <typename T>
 std::int64_t padded(std::int64_t items) {

@@ -1,4 +1,4 @@
-"""CUDA text of the forward pass of one role: a warp's loop over the edges of a receiver."""
+"""CUDA text of the forward pass of one task: a warp's loop over the edges of a receiver."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..common.lowering import LoweredPath, LoweredProblem
 from ..common.spec import KernelSpec
 from ..common.uvu import output_sums, uvu_sums
 from .cuda_paths import NonzeroTable
-from .cuda_roles import Role
+from .warp_tasks import WarpTask
 
-__all__ = ["ForwardRoleWriter", "TableRoleWriter", "each_channel", "store"]
+__all__ = ["ForwardTaskWriter", "TableTaskWriter", "each_channel", "store"]
 
 
 def each_channel(statements: Iterable[str]) -> list[str]:
@@ -54,21 +54,21 @@ def store(to: str, values: str, add: bool) -> str:
     return f"*(Values*)({to}) {'+=' if add else '='} {values};"
 
 
-class TableRoleWriter:
-    """What both passes of a role print.
+class TableTaskWriter:
+    """What both passes of a task print.
 
     Parameters
     ----------
     lowered : LoweredProblem
     spec : KernelSpec
         Forward or backward; with or without gradients of x.
-    role : Role
+    task : WarpTask
         The multiplicity of its input block is a multiple of the channels of a lane.
     table : NonzeroTable
     batch : int
         Edges per evaluation of the path matrices.
     warps : int
-        Of the block, for each share of a batch or each team.
+        Of the block, for each share of a batch or each warp_group.
     shares : int
         Parts into which a batch is divided.
     """
@@ -77,46 +77,46 @@ class TableRoleWriter:
         self,
         lowered: LoweredProblem,
         spec: KernelSpec,
-        role: Role,
+        task: WarpTask,
         table: NonzeroTable,
         *,
         batch: int,
         warps: int,
         shares: int,
     ) -> None:
-        self.lowered, self.spec, self.role, self.table = lowered, spec, role, table
+        self.lowered, self.spec, self.task, self.table = lowered, spec, task, table
         self.problem = lowered.problem
         self.batch, self.warps, self.shares = batch, warps, shares
-        self.dim = role.in1.ir.dim
+        self.dim = task.in1.ir.dim
 
     def head(self, name: str, parameters: str) -> list[str]:
-        """Return the start of the role's function: its channels and where polynomials go."""
-        role, width = self.role, self.problem.irreps_in1.dim
-        names = ", ".join(f"a{i}[Column::PAIRS]" for i in range(len(role.paths)))
+        """Return the start of the task's function: its channels and where polynomials go."""
+        task, width = self.task, self.problem.irreps_in1.dim
+        names = ", ".join(f"a{i}[Column::PAIRS]" for i in range(len(task.paths)))
         return [
-            f"// {role.in1} by {role.chunks} warps, {len(role.paths)} paths",
-            f"MDCG_INLINE void {name}(const Arguments& p, Ahead& ahead, Record* records, "
+            f"// {task.in1} by {task.chunks} warps, {len(task.paths)} paths",
+            f"MDCG_INLINE void {name}(const Arguments& p, PrefetchedEdge& ahead, Record* records, "
             f"T* matrices, {parameters}, int lane, int warp, int place, int chunk) {{",
-            f"    constexpr int CHANNELS = {role.channels};",
+            f"    constexpr int CHANNELS = {task.channels};",
             "    typedef Vec<CHANNELS> Values;",
             *(f"    {line}" for line in self._channels()),
             "    const Two* const table = (const Two*)p.table + base;",
             f"    Pairs<CHANNELS> {names};",
             "    int loaded_row = -1;  // of the table",
-            f"    const T* const features = kept(p.x + {role.in1.offset} + base);",
+            f"    const T* const features = kept(p.x + {task.in1.offset} + base);",
             "    const auto load_features = [&](auto& to, int sender) {",
             f"        const T* const x = features + Long(sender) * {width};",
             *(
-                f"        to[{a}] = *(const Values*)(x + {a * role.in1.mul});"
+                f"        to[{a}] = *(const Values*)(x + {a * task.in1.mul});"
                 for a in range(self.dim)
             ),
             "    };",
         ]
 
     def _channels(self) -> list[str]:
-        mul, channels = self.role.in1.mul, self.role.channels
+        mul, channels = self.task.in1.mul, self.task.channels
         first = f"chunk * {WARP * channels} + lane * {channels}"
-        if self.role.whole:
+        if self.task.whole:
             return [f"const int base = {first};"]
         return [
             f"const bool inside = {first} < {mul};",
@@ -130,13 +130,13 @@ class TableRoleWriter:
 
     def if_inside(self, statements: list[str]) -> list[str]:
         """Print statements for lanes that have channels."""
-        if self.role.whole:
+        if self.task.whole:
             return statements
         return ["if (inside) {", *(f"    {statement}" for statement in statements), "}"]
 
     def channels_of(self, values: str) -> str:
         """Print the values of a lane, zeros if it has no channels."""
-        return values if self.role.whole else f"inside ? {values} : Values()"
+        return values if self.task.whole else f"inside ? {values} : Values()"
 
     def table_row(self, row: str, name: str) -> str:
         """Print the address of a row of the table, with a name."""
@@ -145,7 +145,7 @@ class TableRoleWriter:
 
     def load_polynomial(self, number: int, row: str) -> list[str]:
         """Print the load of a path's polynomials from the address of a row of the table."""
-        width, path = self.problem.weight_numel, self.role.paths[number]
+        width, path = self.problem.weight_numel, self.task.paths[number]
         return [
             "#pragma unroll",
             "for (int k = 0; k < Column::PAIRS; ++k)",
@@ -154,24 +154,24 @@ class TableRoleWriter:
         ]
 
 
-class ForwardRoleWriter(TableRoleWriter):
-    """Prints the function of one role of the forward pass.
+class ForwardTaskWriter(TableTaskWriter):
+    """Prints the function of one task of the forward pass.
 
     Parameters
     ----------
     *arguments
-        See :class:`TableRoleWriter`.
+        See :class:`TableTaskWriter`.
     stored_outputs : set of int
         Output blocks that no kernel before has written: stored, others are added to.
     edges_at_once : int
         Edges that an iteration of the loop takes, 1 or 2. Each has registers of its own for
         features, which are loaded one iteration before they are needed.
     sum_items : int
-        Shared memory of a warp for its sums. 0: a receiver has one team of warps.
-    team_items : int
-        Shared memory of a team.
+        Shared memory of a warp for its sums. 0: a receiver has one warp_group of warps.
+    group_items : int
+        Shared memory of a warp_group.
     **options
-        See :class:`TableRoleWriter`.
+        See :class:`TableTaskWriter`.
     """
 
     def __init__(
@@ -180,17 +180,17 @@ class ForwardRoleWriter(TableRoleWriter):
         stored_outputs: frozenset[int],
         edges_at_once: int,
         sum_items: int,
-        team_items: int,
+        group_items: int,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.stored_outputs, self.edges_at_once = stored_outputs, edges_at_once
-        self.sum_items, self.team_items = sum_items, team_items
+        self.sum_items, self.group_items = sum_items, group_items
 
     def function(self, name: str, prefix: str) -> str:
-        """Return the role's function; ``prefix`` names the helpers of its kernel."""
+        """Return the task's function; ``prefix`` names the helpers of its kernel."""
         batch, stride = self.batch, self.table.stride
-        paths, at_once = range(len(self.role.paths)), range(self.edges_at_once)
+        paths, at_once = range(len(self.task.paths)), range(self.edges_at_once)
         records = batch + self.edges_at_once
         lines = [
             *self.head(name, "Long row, int begin, int count"),
@@ -235,48 +235,49 @@ class ForwardRoleWriter(TableRoleWriter):
         """Names of the sums of the outputs, and where they begin in a row."""
         return [
             (f"o_{i_out}_{i}", self.place(i_out, i))
-            for i_out, block in self.role.outputs.items()
+            for i_out, block in self.task.outputs.items()
             for i in range(block.ir.dim)
         ]
 
     def _store_outputs(self) -> list[str]:
         stores = [
             store(f"out + {self.place(i_out, i)}", f"o_{i_out}_{i}", add)
-            for i_out, block in self.role.outputs.items()
+            for i_out, block in self.task.outputs.items()
             for add in [i_out not in self.stored_outputs]
             for i in range(block.ir.dim)
         ]
         return [
-            *(self._add_teams() if self.sum_items else ()),
+            *(self._add_warp_groups() if self.sum_items else ()),
             f"T* const out = p.out + row * {self.problem.irreps_out.dim} + base;",
             *self.if_inside(stores),
         ]
 
-    def _add_teams(self) -> list[str]:
-        """Print the sum over teams, in shared memory that held the batches.
+    def _add_warp_groups(self) -> list[str]:
+        """Print the sum over warp_groups, in shared memory that held the batches.
 
-        Numbers of edges differ by at most one, so that a team may have one batch less than others.
-        It then calls ``__syncthreads`` once more. The team's number is found again here, so that it
-        takes no register in the loop over edges.
+        Numbers of edges differ by at most one, so that a warp group may have one batch less.
+        It then calls ``__syncthreads`` once more. The number of the warp group is found again here,
+        so that it takes no register in the loop over edges.
         """
         threads, batch = self.warps * WARP, self.batch
         places = {
-            name: i * WARP * self.role.channels for i, (name, _) in enumerate(self._outputs())
+            name: i * WARP * self.task.channels for i, (name, _) in enumerate(self._outputs())
         }
         return [
             f"if (blockDim.x > {threads}) {{",
-            f"    const int team = int(threadIdx.x) / {threads};",
-            f"    const int teams = int(blockDim.x) / {threads}, live = p.num_live[row];",
-            f"    const int batches = ((live + teams - 1) / teams + {batch - 1}) / {batch};",
+            f"    const int warp_group = int(threadIdx.x) / {threads};",
+            f"    const int warp_groups = int(blockDim.x) / {threads}, active = p.num_active[row];",
+            "    const int longest = (active + warp_groups - 1) / warp_groups;",
+            f"    const int batches = (longest + {batch - 1}) / {batch};",
             f"    if ((count + {batch - 1}) / {batch} < batches) __syncthreads();",
             f"    T* const sums = (T*)records + (place * {self.sum_items} + lane * CHANNELS);",
-            "    if (team > 0) {",
+            "    if (warp_group > 0) {",
             *(f"        *(Values*)(sums + {at}) = {name};" for name, at in places.items()),
             "    }",
             "    __syncthreads();",
-            "    if (team > 0) return;",
-            "    for (int other = 1; other < teams; ++other) {",
-            f"        const T* const more = sums + other * {self.team_items};",
+            "    if (warp_group > 0) return;",
+            "    for (int other = 1; other < warp_groups; ++other) {",
+            f"        const T* const more = sums + other * {self.group_items};",
             *(f"        {name} += *(const Values*)(more + {at});" for name, at in places.items()),
             "    }",
             "}",
@@ -289,7 +290,7 @@ class ForwardRoleWriter(TableRoleWriter):
         the next iteration are loaded into them, and the polynomials of the next edge. The record
         names both; where there are no more edges, it names the last one.
         """
-        paths = self.role.paths
+        paths = self.task.paths
         features = f"next[{number}]"
         lines = [
             f"const Record here = record[k + {number}];",
