@@ -197,7 +197,7 @@ def test_groups_have_one_size() -> None:
     ("dtype", "degrees", "mul"),
     [("float32", (3, 4, 4), 64), ("float64", (2, 3, 3), 32), ("float64", (3, 3, 3), 64)],
 )
-def test_shared_memory_of_teams(dtype: str, degrees: tuple[int, int, int], mul: int) -> None:
+def test_shared_memory_of_warp_groups(dtype: str, degrees: tuple[int, int, int], mul: int) -> None:
     """As many warp_groups of warps as fit into a block."""
     x, y, out = (range(degree + 1) for degree in degrees)
     name = ["0e", "1o", "2e", "3o", "4e"]
@@ -277,7 +277,7 @@ def test_vectors_in_double_precision_are_divided_between_two_kernels() -> None:
     )
     kernel = emit_table_conv(problem, "backward", wants_x=True, normalization="component")
     assert [entry.stream for entry in kernel.entries] == [0, 0]
-    functions = re.findall(r"MDCG_INLINE void set\d_role0.*?\n}", kernel.source, re.DOTALL)
+    functions = re.findall(r"MDCG_INLINE void set\d_task0.*?\n}", kernel.source, re.DOTALL)
     # three components of the features, of the sender's row and of the receiver's
     assert [text.count("*(Values*)(to + ") for text in functions] == [6, 6]
     assert [text.count(") += ") for text in functions] == [0, 6]

@@ -68,7 +68,7 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_teams_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
+def test_warp_groups_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
     """Teams with equal and unequal numbers of batches of 32 edges, or with no edge."""
     counts = [0, 1, 2, 31, 63, 64, 65, 66, 127, 128, 129, 3]
     receiver = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
