@@ -34,8 +34,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "examples" / "data"
 NAMES = (
-    *("README.md", "USAGE.md", "SECURITY.md", "lammps_plugin/README.md"),
+    *("README.md", "SECURITY.md", "lammps_plugin/README.md"),
     *("examples/README.md", "examples/data/README.md"),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "usage").glob("*.md"))),
 )
 LANGUAGES = ("bash", "python", "lammps", "yaml", "text")
 #: What is not copied with the clone.

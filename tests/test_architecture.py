@@ -366,6 +366,27 @@ def test_no_source_file_is_too_long() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+# Characters that a document may have, so that a reader finds the present state and no history.
+DOCUMENT_SIZES = {
+    "README.md": 8_000,
+    "CHANGELOG.md": 4_000,
+    "CONTRIBUTING.md": 10_000,
+    "docs/benchmarks.md": 15_000,
+    "docs/design.md": 12_000,
+}
+
+
+@pytest.mark.parametrize(("name", "most"), DOCUMENT_SIZES.items())
+def test_documents_are_short(name: str, most: int) -> None:
+    found = len((ROOT / name).read_text(encoding="utf-8"))
+    assert found <= most, f"{name} has {found} characters, at most {most}"
+
+
+def test_the_top_level_holds_the_documents_that_belong_there() -> None:
+    known = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+    assert {path.name for path in ROOT.glob("*.md")} == known
+
+
 def defined_in(module: str) -> set[str] | None:
     """Return the names that a module of this tree defines; None for other modules."""
     base = ROOT / Path(*module.split("."))

@@ -33,7 +33,7 @@ log = logging.getLogger("mdcg")
 
 Result = tuple[dict[str, Any], str]
 
-# Measured with MACE medium and 5,184 atoms of water on one H200 (BENCHMARKS.md).
+# Measured with MACE medium and 5,184 atoms of water on one H200 (docs/benchmarks.md).
 ROUNDING = "forces of MACE medium then differ by at most 4e-8 eV/Å where the largest is 0.1 eV/Å"
 _SINGLE = (
     "computed in float64, like the checkpoint; with --dtype float32 its generated kernels would be "

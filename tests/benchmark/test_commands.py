@@ -12,7 +12,7 @@ from mdcg.cli import bench
 
 from ..documents import ROOT, steps
 
-DOCUMENTS = ("BENCHMARKS.md", "CONTRIBUTING.md", "examples/benchmark/README.md")
+DOCUMENTS = ("docs/benchmarks.md", "CONTRIBUTING.md", "examples/benchmark/README.md")
 PARSERS = {"python examples/benchmark ": cli._parser, "python -m mdcg bench ": bench._parser}
 
 

@@ -192,7 +192,7 @@ def test_files_keep_results(kind: Kind, tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_into_atoms(kind: Kind) -> None:
-    """What is computed is in `results`, under the names that USAGE.md has, and nowhere else."""
+    """What is computed is in `results`, under the names of docs/usage/ase.md, and nowhere else."""
     atoms, calc = box(), kind.make()
     before = atoms.copy()
     atoms.calc, names = calc, {"energy", "free_energy", "energies"}

@@ -427,8 +427,8 @@ def test_mechanical_embedding(method: Any) -> None:
 
 
 def test_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[2] / "USAGE.md").read_text()
-    code = text.split("**OpenMM**")[1].split("```python\n")[1].split("```")[0]
+    text = (Path(__file__).parents[2] / "docs" / "usage" / "openmm.md").read_text()
+    code = text.split("## First run")[1].split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(EXAMPLES / "data")
     found: dict[str, Any] = {}
     exec(code, found)

@@ -85,7 +85,7 @@ def test_results_are_those_of_the_calculator(dtype: str, device: str) -> None:
 
 
 def test_open_directions_that_torchsim_drops() -> None:
-    """USAGE tells what to do as long as TorchSim reads slabs as molecules."""
+    """docs/usage/torchsim.md tells what to do as long as TorchSim reads slabs as molecules."""
     slab = boxes(2)[1]
     slab.pbc = [True, True, False]
     state = ts.initialize_state([slab], torch.device("cpu"), torch.float64)
@@ -192,8 +192,8 @@ def test_relaxations(device: str) -> None:
 
 
 def test_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[2] / "USAGE.md").read_text()
-    code = text.split("**TorchSim**")[1].split("```python\n")[1].split("```")[0]
+    text = (Path(__file__).parents[2] / "docs" / "usage" / "torchsim.md").read_text()
+    code = text.split("## First run")[1].split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(EXAMPLES / "data")
     found: dict[str, Any] = {}
     exec(code, found)
