@@ -207,7 +207,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     lowered = lower(problem)
     summing = spec.kind == "forward" or spec.wants == ("g",)
     tile = plan.forward if summing else getattr(plan, spec.kind)
-    sets = task_sets(lowered, tile, alone=plan.deterministic)
+    sets = task_sets(lowered, tile, no_shared_blocks=plan.deterministic)
     uses = [(i, task) for kernel in sets for task in kernel.tasks for i in task.outputs]
     shared_outputs = {i for i, _ in uses if sum(j == i for j, _ in uses) > 1}
     inputs = [task.i_in1 for kernel in sets for task in kernel.tasks]
