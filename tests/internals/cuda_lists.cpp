@@ -119,7 +119,7 @@ private:
         out["chunks"] = chunks;
         out["longest_chunk"] = g.longest_chunk;
         py::list ranges;
-        for (const mdcg::CudaSpan& s : g.ranges) {
+        for (const mdcg::ReceiverRange& s : g.ranges) {
             py::dict range;
             range["chunks"] = std::make_tuple(s.first_chunk, s.end_chunk);
             range["receivers"] = std::make_tuple(s.first_receiver, s.num_receivers);
@@ -149,7 +149,7 @@ private:
         edges("by_sender", g.by_sender);
         const auto range_count = static_cast<std::int64_t>(g.ranges.size());
         std::int64_t senders = 0;
-        for (const mdcg::CudaSpan& s : g.ranges) senders += s.num_senders;
+        for (const mdcg::ReceiverRange& s : g.ranges) senders += s.num_senders;
         std::vector<std::int32_t> nodes(static_cast<std::size_t>(senders));
         std::iota(nodes.begin(), nodes.end(), 0);
         out["range_sender"] =
