@@ -1,4 +1,4 @@
-"""Patch loaded models in place: adapters, checkpoints, verification and reports."""
+"""Load models, patch them in place, and verify and report the result."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _NOTICE = "Cuequivariance acceleration will be disabled"
 
 
 class _WithoutNotice(io.TextIOBase):
-    """Pass text on to a stream, except for MACE's notice about cuEquivariance."""
+    """Passes text on to a stream, except for MACE's notice about cuEquivariance."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._dropped = stream, False
@@ -38,53 +38,35 @@ class _WithoutNotice(io.TextIOBase):
         self._stream.flush()
 
 
-def import_e3nn_o3() -> ModuleType:
-    """Return ``e3nn.o3``.
-
-    Raises
-    ------
-    MissingDependencyError
-        e3nn is not installed.
-    """
-    loaded = sys.modules.get("e3nn.o3")
-    if loaded is not None:
-        return loaded
+def _import(module: str, package: str, need: str) -> ModuleType:
     try:
-        # e3nn 0.4.4 reads its constants with torch.load; weights_only refuses their slices
-        with torch.serialization.safe_globals([slice]):
-            return importlib.import_module("e3nn.o3")
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"e3nn is needed for models built on it, but {error.name!r} is not installed: "
-            + installation("e3nn")
+            f"{need}, but {error.name!r} is not installed: {installation(package)}"
         ) from error
 
 
-def import_mace() -> ModuleType:
-    """Return ``mace``, leaving the environment as it was.
-
-    ``import mace`` switches off the ``weights_only`` protection of every later ``torch.load``
-    in the process.
-
-    Raises
-    ------
-    MissingDependencyError
-        mace-torch is not installed.
-    """
-    loaded = sys.modules.get("mace.modules")
+def import_e3nn_o3() -> ModuleType:
+    """Return ``e3nn.o3``, or raise MissingDependencyError."""
+    loaded = sys.modules.get("e3nn.o3")
     if loaded is not None:
+        return loaded
+    # e3nn 0.4.4 reads its constants with torch.load; weights_only refuses their slices
+    with torch.serialization.safe_globals([slice]):
+        return _import("e3nn.o3", "e3nn", "e3nn is needed for models built on it")
+
+
+def import_mace() -> ModuleType:
+    """Return ``mace``; undo that its import turns off ``weights_only`` of ``torch.load``."""
+    if "mace.modules" in sys.modules:
         return sys.modules["mace"]
     import_e3nn_o3()
     before = os.environ.get(_UNSAFE_LOAD)
     try:
         with redirect_stdout(_WithoutNotice(sys.stdout)):
-            importlib.import_module("mace.modules")
+            _import("mace.modules", "mace", "a MACE model needs mace-torch")
         return sys.modules["mace"]
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"a MACE model needs mace-torch, but {error.name!r} is not installed: "
-            + installation("mace")
-        ) from error
     finally:
         if before is None:
             os.environ.pop(_UNSAFE_LOAD, None)
@@ -93,36 +75,16 @@ def import_mace() -> ModuleType:
 
 
 def import_nequip() -> ModuleType:
-    """Return ``nequip``.
-
-    Raises
-    ------
-    MissingDependencyError
-        nequip is not installed.
-    """
+    """Return ``nequip``, or raise MissingDependencyError."""
     import_e3nn_o3()
-    try:
-        return importlib.import_module("nequip")
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"a NequIP model needs nequip, but {error.name!r} is not installed: "
-            + installation("nequip")
-        ) from error
+    return _import("nequip", "nequip", "a NequIP model needs nequip")
 
 
 def is_stock(module: Any, name: str, where: str) -> bool:
-    """Whether a module is of a class of e3nn or NequIP, or of a copy of such a class.
+    """Whether a module's class is class `name` of e3nn, MACE or NequIP, or a copy of it.
 
-    NequIP's packages contain copies of the classes of both. The copies are not identical to the
-    installed classes, and their modules have a prefix: ``<torch_package_0>.e3nn.o3...``.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-    name : str
-        Class name.
-    where : str
-        Beginning of the name of the module of the class.
+    `where` is the beginning of the name of the class's module. NequIP's packages contain copies of
+    the classes of NequIP and e3nn, in modules with a prefix: ``<torch_package_0>.e3nn.o3...``.
     """
     cls = type(module)
     home = cls.__module__
@@ -132,7 +94,7 @@ def is_stock(module: Any, name: str, where: str) -> bool:
 
 
 class _DefaultDtype:
-    """Torch's default dtype, which threads that need the same one can set together."""
+    """Torch's default dtype, which several threads can hold as long as they want the same one."""
 
     def __init__(self) -> None:
         self.changes = threading.Condition()
@@ -143,7 +105,8 @@ class _DefaultDtype:
     def held(self, dtype: torch.dtype) -> Iterator[None]:
         mine = threading.get_ident()
         with self.changes:
-            nested = mine in self.holders  # whose other dtype is set for the others as well
+            # a thread cannot wait for itself, so its second dtype is set for other holders too
+            nested = mine in self.holders
             self.changes.wait_for(lambda: nested or not self.holders or self.now == dtype)
             outer = self.now
             if not self.holders:
@@ -170,7 +133,7 @@ _default = _DefaultDtype()
 
 
 def _after_fork() -> None:
-    """Release, in a forked child, what threads of the parent held."""
+    """Restore, in a forked child, the default dtype that threads of the parent had changed."""
     global _default
     inherited, _default = _default, _DefaultDtype()
     if inherited.holders:
@@ -181,8 +144,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_dtype(dtype: torch.dtype) -> AbstractContextManager[None]:
-    """Set torch's default dtype for a while: e3nn and mace create modules and some tensors in it.
+    """Set torch's default dtype for a while: e3nn and mace create tensors in it.
 
-    All threads share the default, so threads that need another dtype wait.
+    All threads share the default, so a thread that needs another dtype waits.
     """
     return _default.held(dtype)

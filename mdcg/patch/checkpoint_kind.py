@@ -25,15 +25,15 @@ _GIVE_NEQUIP = (
     "give the .ckpt it was made from, or its .nequip.zip package (models of NequIP 0.6 and older "
     "must be trained again with NequIP 0.19)"
 )
-#: Said of a file with such a model in it.
+#: Part of the messages about files with such a model.
 ALLEGRO = "is an Allegro model, which mdcg does not support: give a MACE or NequIP model"
 _ZIP_MAGIC = b"PK\x03\x04"
 #: Limit of the unpacked size relative to the file, and a size that is always allowed.
 #: Checkpoints are not compressed, and packages compress their source code only.
 _MAX_RATIO = 16
 _MAX_SMALL = 64_000_000
-#: More than any checkpoint has, and than its directory or the pickle in it have: files that only
-#: claim to be large are refused before they are read.
+#: Limits of a file, and of its directory and of the pickle in it, which no checkpoint reaches. A
+#: file that claims to be larger is refused before it is read.
 _MAX_BYTES = 64_000_000_000
 _MAX_PART = 256_000_000
 #: First bytes of torch.save files from before torch 1.6: a pickled magic number.
@@ -42,20 +42,14 @@ _LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 @dataclass(frozen=True)
 class PickleContents:
-    """Names of the classes a pickle would import, and the short strings in it."""
+    """The names of the classes that a pickle would import, and the short strings in it."""
 
     imports: frozenset[str]
     strings: frozenset[str]
 
     @classmethod
     def read(cls, data: bytes) -> PickleContents:
-        """Scan a pickle without executing it.
-
-        Raises
-        ------
-        ValueError
-            The bytes are not a complete pickle.
-        """
+        """Scan a pickle without executing it; raise ValueError if it is not complete."""
         imports: set[str] = set()
         strings: set[str] = set()
         recent: list[str] = []
@@ -70,16 +64,16 @@ class PickleContents:
         return cls(frozenset(imports), frozenset(strings))
 
     def imports_from(self, *packages: str) -> bool:
-        """Whether a class of one of these top-level packages is in the pickle."""
+        """Whether the pickle has a class of one of these top-level packages."""
         return any(name.partition(".")[0] in packages for name in self.imports)
 
     def names(self, package: str) -> bool:
-        """Whether something of a package is in the pickle, or is named in a configuration."""
+        """Whether the pickle imports from a package, or names it in a configuration."""
         return any(name.startswith(f"{package}.") for name in self.imports | self.strings)
 
 
 class _Parts(io.FileIO):
-    """A file that no large part is read of at once."""
+    """A file that refuses to read a large part at once."""
 
     def read(self, size: int | None = -1) -> bytes:
         left = os.fstat(self.fileno()).st_size - self.tell()
@@ -89,17 +83,9 @@ class _Parts(io.FileIO):
 
 
 def checkpoint_kind(path: Path) -> str:
-    """Return which kind of model file this is.
+    """Return ``MACE``, ``NEQUIP``, ``NEQUIP_CHECKPOINT`` or ``NEQUIP_PACKAGE``.
 
-    Returns
-    -------
-    str
-        ``MACE``, ``NEQUIP``, ``NEQUIP_CHECKPOINT`` or ``NEQUIP_PACKAGE``.
-
-    Raises
-    ------
-    CheckpointError
-        It is something else; the message says what, and which file to give.
+    For any other file, the CheckpointError says what the file is and which file to give.
     """
     if not path.exists():
         raise CheckpointError(f"{path}: no such file")
@@ -130,10 +116,10 @@ def checkpoint_kind(path: Path) -> str:
 def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
     names = archive.namelist()
     # zip readers stop at the declared size, so the declared sizes can be trusted as limits
-    declared, held = sum(each.file_size for each in archive.infolist()), path.stat().st_size
-    if declared > max(_MAX_RATIO * held, _MAX_SMALL):
+    unpacked, size = sum(each.file_size for each in archive.infolist()), path.stat().st_size
+    if unpacked > max(_MAX_RATIO * size, _MAX_SMALL):
         raise CheckpointError(
-            f"{path} has {held / 1e6:.1f} MB and would unpack to {declared / 1e6:.0f} MB, expected "
+            f"{path} has {size / 1e6:.1f} MB and would unpack to {unpacked / 1e6:.0f} MB, expected "
             f"at most {_MAX_RATIO} times its size: no checkpoint is compressed so much, the file "
             "is damaged or malicious"
         )
@@ -191,7 +177,7 @@ def _torchscript_advice(path: Path, archive: zipfile.ZipFile) -> str:
 
 
 def _made_from(path: Path) -> str:
-    """Name the file that a LAMMPS or compiled file was made from, as mace's tools name them."""
+    """Return advice to give the file that a LAMMPS or compiled file was made from."""
     name = path.name
     for suffix in ("-mliap_lammps.pt", "-lammps.pt", "_compiled.model"):
         if name.endswith(suffix):

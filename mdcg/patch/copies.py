@@ -11,10 +11,10 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 
 def copy_model(model: M) -> M:
-    """Return a deep copy.
+    """Return a deep copy of a model.
 
     mace marks the weights of missing paths with a class of parameter that ``copy.deepcopy`` cannot
-    construct; the copy has an ordinary parameter without gradient in its place.
+    construct. The copy has an ordinary parameter without gradient in its place.
     """
     memo = {
         id(parameter): torch.nn.Parameter(parameter.detach().clone(), requires_grad=False)

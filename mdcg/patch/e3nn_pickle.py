@@ -20,13 +20,7 @@ from ._frameworks import import_e3nn_o3
 
 
 def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
-    """Return the `pickle_module` for ``torch.load``.
-
-    Parameters
-    ----------
-    map_location : torch.device or str
-        Device for the constants in generated code.
-    """
+    """Return a `pickle_module` for ``torch.load`` that loads e3nn's generated code too."""
     import_e3nn_o3()
     from e3nn.util.codegen import CodeGenMixin
 

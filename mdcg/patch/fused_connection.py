@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ..errors import MdcgError
 from ._frameworks import import_e3nn_o3
-from .fused_state import parsed_problem
+from .fused_state import WithoutTorchScript, parsed_problem
 from .species_product import SpeciesProduct, can_group
 
 o3 = import_e3nn_o3()
@@ -19,33 +18,25 @@ o3 = import_e3nn_o3()
 _products: dict[tuple[str, str], SpeciesProduct] = {}
 
 
-class _Grouped:
-    """Stands before an e3nn ``FullyConnectedTensorProduct`` among the base classes."""
+class _Grouped(WithoutTorchScript):
+    """Base class that goes before an e3nn ``FullyConnectedTensorProduct``."""
 
     _mdcg_problem = ""
 
     def forward(
-        self, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,  # [..., irreps_in1.dim]
+        y: torch.Tensor,  # [..., irreps_in2.dim]
+        weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Evaluate the product on rows.
+        """Evaluate the product on rows; equal rows of a constant `y` share a matrix.
 
-        Equal rows of `y` share a matrix where `y` is a constant; otherwise, as in training, this
-        is e3nn's own computation.
-
-        Parameters
-        ----------
-        x : torch.Tensor, shape (..., irreps_in1.dim)
-        y : torch.Tensor, shape (..., irreps_in2.dim)
-        weight : torch.Tensor, optional
-
-        Returns
-        -------
-        torch.Tensor, shape (..., irreps_out.dim)
+        Where `y` has a gradient, as in training, this is e3nn's own computation.
         """
         module: Any = self
         if weight is None and can_group(x, y):
             return self._product().grouped(x, y, module.weight)
-        rows: torch.Tensor = super().forward(x, y, weight)  # type: ignore[misc]
+        rows: torch.Tensor = super().forward(x, y, weight)
         return rows
 
     def _product(self) -> SpeciesProduct:
@@ -56,18 +47,12 @@ class _Grouped:
             _products[key] = SpeciesProduct(parsed_problem(*key))
         return _products[key]
 
-    def __prepare_scriptable__(self) -> Any:
-        raise MdcgError(
-            "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
-            "or give the file from before mdcg-patch to the tool that makes TorchScript"
-        )
-
 
 class FusedFullyConnectedTensorProduct(_Grouped, o3.FullyConnectedTensorProduct):  # type: ignore[misc, name-defined]
-    """An ``e3nn.o3.FullyConnectedTensorProduct`` with scalars whose rows repeat.
+    """A ``FullyConnectedTensorProduct`` with scalars whose rows repeat.
 
-    Objects are never constructed: patching changes the class of an existing tensor product in
-    place, so that parameters, buffers, ``state_dict``, copying and pickling stay e3nn's own.
+    Patching changes the class of an existing tensor product in place, so that parameters, buffers,
+    ``state_dict``, copying and pickling stay e3nn's own.
     """
 
 
@@ -77,7 +62,7 @@ _of_stock: dict[type, type] = {
 
 
 def fused_class(stock: type) -> type:
-    """Return the class for patched layers of a stock class, which may be a package's copy."""
+    """Return the patched class for a stock class, which may be a NequIP package's copy."""
     if stock not in _of_stock:
         name = FusedFullyConnectedTensorProduct.__name__
         _of_stock[stock] = type(name, (_Grouped, stock), {"__module__": __name__})

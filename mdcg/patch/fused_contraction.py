@@ -20,7 +20,7 @@ from .fused_state import FusedState
 _stock = import_mace().modules.symmetric_contraction
 
 #: The attribute of a patched layer that holds the text of its fold, and its matrix.
-MAP = "_mdcg_map"
+FOLD_AND_MATRIX = "_mdcg_map"
 
 # plain dicts, because torch.compile cannot trace functions behind lru_cache
 _folds: dict[str, FoldedTensors] = {}
@@ -43,7 +43,7 @@ def _problem(text: str, dtype: torch.dtype) -> SymmetricContractionProblem:
 
 
 def _orders(contraction: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return coupling tensor and weights of every correlation order, from the lowest."""
+    """Return coupling tensor and weights of every correlation order, the lowest first."""
     highest = int(contraction.correlation)
     # mace stores the weights of the highest order separately, and the others from high to low
     weights = [*reversed(list(contraction.weights)), contraction.weights_max]
@@ -54,17 +54,14 @@ def _orders(contraction: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def stacked_weights(layer: Any) -> torch.Tensor:
-    """Return all weights of a layer, shape (n_species, paths, channels), in the order of a fold."""
+    """Return all weights of a layer, [num_species, num_paths, channels], in fold order."""
     return torch.cat([w for part in layer.contractions for _, w in _orders(part)], dim=1)
 
 
 def fold_contraction(layer: Any) -> FoldedTensors:
-    """Reduce the coupling tensors of a ``mace.modules.SymmetricContraction`` as they are.
+    """Reduce the coupling tensors of a ``mace.modules.SymmetricContraction``.
 
-    Raises
-    ------
-    UnsupportedProblemError
-        Shapes, types or correlation orders that no kernel is generated for.
+    UnsupportedProblemError says which shape, dtype or correlation order has no generated kernel.
     """
     tensors: list[tuple[int, np.ndarray[Any, Any]]] = []
     shapes, dtypes = set(), set()
@@ -99,33 +96,25 @@ def fold_contraction(layer: Any) -> FoldedTensors:
 
 
 class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # type: ignore[misc, name-defined]
-    """A ``mace.modules.SymmetricContraction`` that evaluates independent polynomials in one kernel.
+    """A ``mace.modules.SymmetricContraction`` that runs in one kernel.
 
-    Objects are never constructed: patching changes the class of an existing layer in place, so that
-    parameters, buffers, ``state_dict``, hooks and copying stay mace's own. Coupling tensors are
-    those of the layer's own buffers, read again after they change through ``load_state_dict`` or a
-    change of dtype; the weights are read at every call.
+    Patching changes the class of an existing layer in place, so that parameters, buffers,
+    ``state_dict``, hooks and copying stay mace's own. The weights are read at every call, the
+    coupling tensors again after ``load_state_dict`` or a change of dtype.
     """
 
     _mdcg_fold = ""
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Evaluate the contraction.
-
-        Parameters
-        ----------
-        x : torch.Tensor, shape (n_nodes, channels, components)
-        y : torch.Tensor, shape (n_nodes, n_species)
-            Node attributes, usually one-hot.
-
-        Returns
-        -------
-        torch.Tensor, shape (n_nodes, irreps_out.dim)
-        """
-        text = self._current(self._mdcg_fold)
-        made: tuple[str, torch.Tensor] | None = self.__dict__.get(MAP)
+    def forward(
+        self,
+        x: torch.Tensor,  # [num_nodes, channels, components]
+        y: torch.Tensor,  # [num_nodes, num_species], usually one-hot
+    ) -> torch.Tensor:
+        """Evaluate the contraction; returns [num_nodes, irreps_out.dim]."""
+        text = self._current_text(self._mdcg_fold)
+        made: tuple[str, torch.Tensor] | None = self.__dict__.get(FOLD_AND_MATRIX)
         if made is None or made[0] != text:
-            made = self._remember()
+            made = self._prepare()
         weights = stacked_weights(self)
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
@@ -145,39 +134,39 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
         problem = _problem(text, weights.dtype)
         return symmetric_contraction(problem, x, torch.matmul(matrix, weights), y)
 
-    def _remember(self) -> tuple[str, torch.Tensor]:
-        """Prepare the layer, so that torch.compile can trace its first call.
+    def _prepare(self) -> tuple[str, torch.Tensor]:
+        """Parse the fold and store its matrix, before torch.compile traces a call.
 
-        Fold and matrix are stored in one attribute, so other threads see both or neither.
+        Text and matrix are one attribute, so other threads see both or neither.
         """
         text = self._mdcg_fold
         if not text:
-            self.__dict__.pop(MAP, None)
+            self.__dict__.pop(FOLD_AND_MATRIX, None)
             return "", torch.empty(0)
         like = self.contractions[0].weights_max
         _problem(text, like.dtype)
         with torch.inference_mode(False):  # autograd cannot save tensors made in inference mode
             matrix = torch.from_numpy(_folded(text).combination)
             made = (text, matrix.to(device=like.device, dtype=like.dtype))
-        self.__dict__[MAP] = made
+        self.__dict__[FOLD_AND_MATRIX] = made
         return made
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        state.pop(MAP, None)
+        state.pop(FOLD_AND_MATRIX, None)
         return state
 
-    def _constants(self) -> torch.Tensor:
+    def _any_buffer(self) -> torch.Tensor:
         like: torch.Tensor = self.contractions[0].weights_max
         return like
 
-    def _parts(self) -> Sequence[torch.nn.Module]:
+    def _buffer_holders(self) -> Sequence[torch.nn.Module]:
         return tuple(self.contractions)
 
-    def _forget(self) -> None:
+    def _drop_text(self) -> None:
         # paths that coincide in float32 can differ in float64
         self._mdcg_fold = ""
 
-    def _read(self) -> str:
+    def _derive_text(self) -> str:
         self._mdcg_fold = fold_contraction(self).to_json()
         return self._mdcg_fold

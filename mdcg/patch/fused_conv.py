@@ -16,43 +16,23 @@ from .paired_weights import PendingWeights, conv_of_pending
 
 o3 = import_e3nn_o3()
 
-#: The attribute of a MACE interaction block that makes it call ``conv_tp`` with the edge index.
-HOOK = "conv_fusion"
-HOOK_VALUE = "mdcg"
-
 
 class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[misc, name-defined]
-    """An ``e3nn.o3.TensorProduct`` that, given the edges, gathers, multiplies and sums in one.
+    """An ``e3nn.o3.TensorProduct`` that does the whole convolution if given edges.
 
-    Objects are never constructed: patching changes the class of an existing tensor product in
-    place, so that parameters, buffers, ``state_dict``, hooks, copying and pickling stay e3nn's own.
-    The 3j symbols are those of the object's own buffers, read again after the buffers change
-    through ``load_state_dict`` or a change of dtype.
+    Patching changes the class of an existing tensor product in place, so that parameters, buffers,
+    ``state_dict``, hooks, copying and pickling stay e3nn's own. The 3j symbols are those of the
+    object's buffers, read again after ``load_state_dict`` or a change of dtype.
     """
 
     def forward(
         self,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor | PendingWeights | None = None,
-        edge_index: torch.Tensor | None = None,
+        x: torch.Tensor,  # [num_nodes, irreps_in1.dim]; without edge_index one row per row of y
+        y: torch.Tensor,  # [num_edges, irreps_in2.dim]
+        weight: torch.Tensor | PendingWeights | None = None,  # [num_edges, weight_numel]
+        edge_index: torch.Tensor | None = None,  # [2, num_edges], senders and receivers
     ) -> torch.Tensor:
-        """Evaluate the product on rows, or the convolution if `edge_index` is given.
-
-        Parameters
-        ----------
-        x : torch.Tensor, shape (n_nodes, irreps_in1.dim)
-            Node features; without `edge_index` one row per row of `y`.
-        y : torch.Tensor, shape (n_edges, irreps_in2.dim)
-        weight : torch.Tensor, shape (n_edges, weight_numel), or PendingWeights
-        edge_index : torch.Tensor of int, shape (2, n_edges), optional
-            Row 0 sender, row 1 receiver.
-
-        Returns
-        -------
-        torch.Tensor, shape (n_nodes, irreps_out.dim)
-            Without `edge_index`, what e3nn returns: shape (n_edges, irreps_out.dim).
-        """
+        """Evaluate the convolution, or e3nn's product of rows without `edge_index`."""
         if edge_index is None:
             if isinstance(weight, PendingWeights):
                 weight = weight.compute()
@@ -63,7 +43,7 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
             x, y = x.to(self.output_mask.dtype), y.to(self.output_mask.dtype)
             if isinstance(weight, torch.Tensor):
                 weight = weight.to(x.dtype)
-        text = self._current(self._mdcg_problem)
+        text = self._current_text(self._mdcg_problem)
         problem = parsed_problem(text, str(x.dtype).removeprefix("torch."))
         if isinstance(weight, PendingWeights):
             return conv_of_pending(problem, x, y, weight, edge_index[0], edge_index[1])

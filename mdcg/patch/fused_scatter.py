@@ -16,11 +16,11 @@ from .paired_weights import PendingWeights, conv_of_pending
 
 
 class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
-    """A ``TensorProductScatter`` that gathers, multiplies and sums in one.
+    """A ``TensorProductScatter`` of NequIP that runs in one kernel.
 
-    Objects are never constructed: patching changes the class of an existing layer in place. The
-    tensor product stays below it as ``tp``, so that parameters, buffers and ``state_dict`` are what
-    they were. It does not derive from NequIP's class, because packages contain copies of it.
+    Patching changes the class of an existing layer in place. The tensor product stays below it as
+    ``tp``, so that parameters, buffers and ``state_dict`` keep their names. It does not derive from
+    NequIP's class, because packages contain copies of it.
     """
 
     _mdcg_advice = "or compile with --mode aotinductor"
@@ -31,44 +31,24 @@ class FusedTensorProductScatter(FusedConvState, torch.nn.Module):
 
     def forward(
         self,
-        x: torch.Tensor,
-        edge_attr: torch.Tensor,
-        edge_weight: torch.Tensor | PendingWeights,
-        edge_dst: torch.Tensor,
-        edge_src: torch.Tensor,
+        x: torch.Tensor,  # [num_nodes, feature_irreps_in.dim]
+        edge_attr: torch.Tensor,  # [num_edges, irreps_edge_attr.dim]
+        edge_weight: torch.Tensor | PendingWeights,  # [num_edges, tp.weight_numel]
+        edge_dst: torch.Tensor,  # [num_edges], receivers
+        edge_src: torch.Tensor,  # [num_edges], senders
     ) -> torch.Tensor:
-        """Evaluate the convolution.
-
-        Parameters
-        ----------
-        x : torch.Tensor, shape (n_nodes, feature_irreps_in.dim)
-        edge_attr : torch.Tensor, shape (n_edges, irreps_edge_attr.dim)
-        edge_weight : torch.Tensor, shape (n_edges, tp.weight_numel), or PendingWeights
-        edge_dst, edge_src : torch.Tensor of int, shape (n_edges,)
-            Receiver and sender.
-
-        Returns
-        -------
-        torch.Tensor, shape (n_nodes, irreps_mid.dim)
-        """
-        text = self._current(self._mdcg_problem)
-        # autocast may have converted the weights to bfloat16
+        """Evaluate the convolution; returns [num_nodes, irreps_mid.dim]."""
+        text = self._current_text(self._mdcg_problem)
+        # autocast may have converted some of them to bfloat16
         dtype = self.tp.output_mask.dtype
         problem = parsed_problem(text, str(dtype).removeprefix("torch."))
+        x, edge_attr = x.to(dtype), edge_attr.to(dtype)
         if isinstance(edge_weight, PendingWeights):
-            operands = (x.to(dtype), edge_attr.to(dtype), edge_weight)
-            return conv_of_pending(problem, *operands, edge_src, edge_dst)
-        return conv(
-            problem,
-            x.to(dtype),
-            edge_attr.to(dtype),
-            edge_weight.to(dtype),
-            edge_src,
-            edge_dst,
-        )
+            return conv_of_pending(problem, x, edge_attr, edge_weight, edge_src, edge_dst)
+        return conv(problem, x, edge_attr, edge_weight.to(dtype), edge_src, edge_dst)
 
     def _product(self) -> Any:
         return self.tp
 
-    def _parts(self) -> Sequence[torch.nn.Module]:
+    def _buffer_holders(self) -> Sequence[torch.nn.Module]:
         return (self.tp,)

@@ -35,82 +35,80 @@ def parsed_problem(text: str, dtype: str) -> ConvProblem:
     return found
 
 
-class FusedState(_Base):  # type: ignore[misc]
-    """Stands before the stock class among the base classes of a patched layer.
-
-    The layer keeps the problem that its kernels are made for as text. It derives the text again
-    after the buffers change through ``load_state_dict`` or a change of dtype.
-    """
+class WithoutTorchScript(_Base):  # type: ignore[misc]
+    """Base class of all patched layers, which TorchScript cannot contain."""
 
     #: What to do instead of giving the layer to TorchScript.
     _mdcg_advice = "or give the file from before mdcg-patch to the tool that makes TorchScript"
-
-    def _constants(self) -> torch.Tensor:
-        """Return one buffer; all buffers have its dtype and device."""
-        raise NotImplementedError
-
-    def _parts(self) -> Sequence[torch.nn.Module]:
-        """Return the submodules that hold the buffers; empty if the layer holds them itself."""
-        return ()
-
-    def _forget(self) -> None:
-        """Drop the text, so that the next call derives it from the buffers."""
-        raise NotImplementedError
-
-    def _read(self) -> str:
-        """Derive the text from the buffers.
-
-        Raises
-        ------
-        UnsupportedProblemError
-            No generated kernel can compute what they describe.
-        """
-        raise NotImplementedError
-
-    def _remember(self) -> Any:
-        """Prepare the layer, so that torch.compile can trace its first call."""
-        raise NotImplementedError
-
-    def _current(self, text: str) -> str:
-        """Return the text, or a new one if buffers have changed since it was made."""
-        stale = [part for part in self._parts() if part.__dict__.get(_LOADED)]
-        if text and not stale:
-            return text
-        for part in stale:
-            part.__dict__.pop(_LOADED, None)
-        text = self._read()
-        self._remember()
-        return text
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._remember()
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        like = self._constants()
-        dtype, device = like.dtype, like.device  # now: a parameter is changed in place
-        result = super()._apply(*args, **kwargs)
-        like = self._constants()
-        if like.dtype != dtype:
-            self._forget()  # float32 buffers have rounded the constants
-            if like.dtype in _KERNEL_DTYPES:
-                # the next call raises; here, .to() would stop with half of the model converted
-                with suppress(UnsupportedProblemError):
-                    self._read()
-                self._remember()
-        elif like.device != device:
-            self._remember()
-        return result
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._forget()  # the sign of the constants depends on the version of e3nn
 
     def __prepare_scriptable__(self) -> Any:
         raise MdcgError(
             "TorchScript cannot hold mdcg layers: call mdcg.unpatch_model(model) first, "
             + self._mdcg_advice
         )
+
+
+class FusedState(WithoutTorchScript):
+    """Base class of patched layers, which goes before the stock class.
+
+    A layer keeps the description of its kernels as text. It derives the text again after the
+    buffers change through ``load_state_dict`` or a change of dtype.
+    """
+
+    def _any_buffer(self) -> torch.Tensor:
+        """Return one buffer; all buffers have its dtype and device."""
+        raise NotImplementedError
+
+    def _buffer_holders(self) -> Sequence[torch.nn.Module]:
+        """Return the submodules that hold the buffers; empty if the layer holds them itself."""
+        return ()
+
+    def _drop_text(self) -> None:
+        """Drop the text, so that the next call derives it from the buffers."""
+        raise NotImplementedError
+
+    def _derive_text(self) -> str:
+        """Derive the text from the buffers, or raise UnsupportedProblemError."""
+        raise NotImplementedError
+
+    def _prepare(self) -> Any:
+        """Prepare the layer, so that torch.compile can trace its first call."""
+        raise NotImplementedError
+
+    def _current_text(self, text: str) -> str:
+        """Return the text, derived again if buffers have changed since it was made."""
+        stale = [part for part in self._buffer_holders() if part.__dict__.get(_LOADED)]
+        if text and not stale:
+            return text
+        for part in stale:
+            part.__dict__.pop(_LOADED, None)
+        text = self._derive_text()
+        self._prepare()
+        return text
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._prepare()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        like = self._any_buffer()
+        dtype, device = like.dtype, like.device  # before parameters change in place
+        result = super()._apply(*args, **kwargs)
+        like = self._any_buffer()
+        if like.dtype != dtype:
+            self._drop_text()  # float32 buffers have rounded the constants
+            if like.dtype in _KERNEL_DTYPES:
+                # the next call raises; here, .to() would stop with half of the model converted
+                with suppress(UnsupportedProblemError):
+                    self._derive_text()
+                self._prepare()
+        elif like.device != device:
+            self._prepare()
+        return result
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._drop_text()  # the sign of the constants depends on the version of e3nn
 
 
 class FusedConvState(FusedState):
@@ -122,20 +120,20 @@ class FusedConvState(FusedState):
         """Return the e3nn tensor product."""
         raise NotImplementedError
 
-    def _constants(self) -> torch.Tensor:
+    def _any_buffer(self) -> torch.Tensor:
         mask: torch.Tensor = self._product().output_mask
         return mask
 
-    def _forget(self) -> None:
+    def _drop_text(self) -> None:
         self._mdcg_problem = ""
 
-    def _read(self) -> str:
+    def _derive_text(self) -> str:
         self._mdcg_problem = ConvProblem.from_e3nn(self._product()).to_json()
         return self._mdcg_problem
 
-    def _remember(self) -> None:
-        """Parse the problem; on a CUDA device, start to compile all layers in the background."""
-        like = self._constants()
+    def _prepare(self) -> None:
+        """Parse the problem; on a CUDA device, start to compile in the background."""
+        like = self._any_buffer()
         if self._mdcg_problem and like.dtype in _KERNEL_DTYPES:
             dtype = str(like.dtype).removeprefix("torch.")
             start_conv(parsed_problem(self._mdcg_problem, dtype), like.device)
@@ -144,18 +142,19 @@ class FusedConvState(FusedState):
 def watch_loads(layer: FusedState) -> None:
     """Make the submodules of a patched layer record when a state is loaded into them directly."""
     forget_loads(layer)
-    for part in layer._parts():
+    for part in layer._buffer_holders():
         part.register_load_state_dict_post_hook(_note)  # type: ignore[no-untyped-call]
 
 
 def forget_loads(layer: FusedState) -> None:
     """Undo :func:`watch_loads`; does nothing on a layer that is not watched."""
-    for part in layer._parts():
+    for part in layer._buffer_holders():
         part.__dict__.pop(_LOADED, None)
         hooks = part._load_state_dict_post_hooks
         for key in [key for key, hook in hooks.items() if hook is _note]:
             del hooks[key]
 
 
+# Pickles of patched models name this function, so it may not move.
 def _note(part: torch.nn.Module, incompatible: Any) -> None:
     part.__dict__[_LOADED] = True

@@ -19,31 +19,24 @@ from .nequip_inputs import is_nequip, nequip_batch, nequip_info
 from .systems import Structure
 
 #: Attributes in which NequIP's modules store the dtype that they were built with.
-_NOTED = ("_output_dtype", "model_dtype")
-#: Classes of MACE with sums over reciprocal space: their energy depends on the cell itself.
+_DTYPE_ATTRIBUTES = ("_output_dtype", "model_dtype")
+#: Classes of mace with sums over reciprocal space: their energy depends on the cell itself.
 _RECIPROCAL = ("MACELES", "PolarMACE")
 
 
 def model_info(model: torch.nn.Module) -> ModelInfo:
-    """Read the facts that inputs depend on from a loaded MACE or NequIP model.
-
-    Raises
-    ------
-    TypeError
-        The object is neither.
-    """
+    """Return the properties of a MACE or NequIP model, or raise TypeError."""
     return nequip_info(model) if is_nequip(model) else mace_info(model)
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """Return a copy of a model in another precision.
 
-    ``model.to(dtype)`` is not enough for NequIP, whose modules cast to the dtype they were built
-    with.
+    NequIP's modules also cast to the dtype they were built with, which ``model.to`` leaves.
     """
     found = copy_model(model).to(dtype)
     for module in found.modules():
-        for name in _NOTED:
+        for name in _DTYPE_ATTRIBUTES:
             if module.__dict__.get(name) in (torch.float32, torch.float64):
                 module.__dict__[name] = dtype
     return found
@@ -51,42 +44,39 @@ def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module
 
 @contextmanager
 def frozen(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
-    """Switch off gradients to parameters for a while, so that nothing is stored for them."""
-    live = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in live:
+    """Switch off gradients of parameters for a while, so that autograd stores nothing for them."""
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trainable:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in live:
+        for parameter in trainable:
             parameter.requires_grad_(True)
 
 
 def lacks_radial_derivative(model: torch.nn.Module) -> bool:
-    """Return whether a model's forces are not the gradient of its energy.
+    """Whether a model's forces are not the gradient of its energy.
 
-    torch gives the Chebyshev polynomials of MACE's ``radial_type="chebyshev"`` a derivative of
-    zero.
+    mace gives the polynomials of ``radial_type="chebyshev"`` a derivative of zero.
     """
     basis = getattr(getattr(model, "radial_embedding", None), "bessel_fn", None)
     return type(basis).__name__ == "ChebychevBasis"
 
 
 def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy with the same energies and with forces that are their gradient.
-
-    Source: ``T_n+1(x) = 2 x T_n(x) - T_n-1(x)``.
-    """
+    """Return a copy with the same energies, whose forces are their gradient."""
     copied = copy_model(model)
     basis: Any = copied.radial_embedding.bessel_fn  # type: ignore[union-attr]
-    count, values = basis.num_basis, basis.forward
+    count, original = basis.num_basis, basis.forward
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        found = [torch.ones_like(x), x]
-        for _ in range(count - 1):
-            found.append(2.0 * x * found[-1] - found[-2])
-        known = torch.cat(found[1:], dim=1)
-        return torch.as_tensor(values(x).detach() + (known - known.detach()))
+        polynomials = [torch.ones_like(x), x]
+        for _ in range(count - 1):  # T_n+1(x) = 2 x T_n(x) - T_n-1(x)
+            polynomials.append(2.0 * x * polynomials[-1] - polynomials[-2])
+        with_gradient = torch.cat(polynomials[1:], dim=1)
+        # the original's values bit by bit, with the derivative of these
+        return torch.as_tensor(original(x).detach() + (with_gradient - with_gradient.detach()))
 
     basis.forward = forward
     return copied
@@ -101,33 +91,22 @@ def model_batch(
 ) -> dict[str, torch.Tensor]:
     """Build the ``data`` argument of a model's ``forward`` for one structure.
 
-    Parameters
-    ----------
-    info : ModelInfo
-        Of the model.
-    system : Structure
-        With atomic numbers from `info.kinds`; for a NequIP model these are type numbers. The cell
-        has a volume if it is periodic.
-    edges : sequence of two arrays
-        What :func:`neighbor_list` returns, in any order.
-    head : str, optional
-        Needed if there are several.
-    fields : mapping of str to int, optional
-        Inputs of the structure that the model reads, such as a charge; default: MACE's.
+    `edges` is what :func:`neighbor_list` returns, in any order. `fields` has inputs that the model
+    reads of a structure, such as a charge, in place of MACE's defaults.
     """
     given = {name: torch.tensor([value]) for name, value in (fields or {}).items()}
-    place = (system.atomic_numbers, system.positions)
+    atoms = (system.atomic_numbers, system.positions)
     if info.is_nequip:
-        data = nequip_batch(info, *place, system.cell if system.periodic else None, *edges)
+        data = nequip_batch(info, *atoms, system.cell if system.periodic else None, *edges)
         return data | {name: value[None] for name, value in given.items()}
     extras = {name: value.to(info.dtype) for name, value in given.items()}
-    return mace_batch(info, *place, system.cell, system.pbc, *edges, head=head, extras=extras)
+    return mace_batch(info, *atoms, system.cell, system.pbc, *edges, head=head, extras=extras)
 
 
 def _model_cell(info: ModelInfo, system: Structure) -> NDArray[np.float64]:
     """Return the cell that a model is given for a structure."""
     if info.model_class in _RECIPROCAL:
-        # right-handed and with a volume, of which these models take roots
+        # these models take roots of the volume, so the cell is right-handed and has one
         open_length = float(np.ptp(system.positions, axis=0).max()) + info.r_max
         cell = np.where(np.array(system.pbc)[:, None], system.cell, open_length * np.eye(3))
         return np.asarray(cell * np.sign(np.linalg.det(cell)))
@@ -141,21 +120,9 @@ def evaluate_structure(
     head: str | None = None,
     fields: Mapping[str, int] | None = None,
 ) -> tuple[int, dict[str, torch.Tensor]]:
-    """Evaluate a model on a structure, forces and stress included where it can.
+    """Return the number of edges, and the model's outputs by MACE's names.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    info : ModelInfo
-        As the rest in :func:`model_batch`.
-    system : Structure
-    head : str, optional
-    fields : mapping of str to int, optional
-
-    Returns
-    -------
-    tuple of int and dict of str to torch.Tensor
-        Number of edges; outputs by MACE's names.
+    The outputs have forces and stress where the model can compute them.
     """
     system = replace(system, cell=_model_cell(info, system))
     edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)

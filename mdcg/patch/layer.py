@@ -6,33 +6,25 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import a_type
 from ..problem import ConvProblem, wigner_3j
 from ._frameworks import is_stock
+from .fused_state import FusedState, forget_loads, watch_loads
+from .paired_weights import STOCK, defer, undo_deferral
 from .probe import LIMITS, probe_conv, probe_rows
 from .report import LEFT, REFUSED, LayerReport
+from .species_product import SpeciesProduct
 
 #: Packages whose layers are recognised, by the top-level module of their classes.
 ACCELERATED = {"cuequivariance_torch": "cuEquivariance", "openequivariance": "OpenEquivariance"}
 #: The attribute of a patched layer that holds the JSON text of its problem.
 PROBLEM = "_mdcg_problem"
-#: The attribute of a patched layer that holds its stock class, where that is not a base class.
-STOCK = "_mdcg_stock"
 
 
 class Layer:
-    """A layer that was found, unpatched or patched; adapters subclass it per kind.
-
-    Parameters
-    ----------
-    name : str
-        Path of the module in the model.
-    module : torch.nn.Module
-        The module whose class changes when it is patched.
-    """
+    """A layer that was found, patched or not; adapters have a subclass for each kind."""
 
     #: Whether :func:`mdcg.patch_model` raises if a layer of this kind cannot be patched.
     required: ClassVar[bool] = True
@@ -58,34 +50,15 @@ class Layer:
         return ""
 
     def describe(self, status: str, reason: str = "", problem: Any = None) -> LayerReport:
-        """Return the row of a report.
-
-        Parameters
-        ----------
-        status, reason : str
-        problem : object, optional
-            What :meth:`make_problem` returned.
-        """
+        """Return the layer's row of a report; `problem` is what `make_problem` returned."""
         return describe(self.name, self.tensor_product, status, reason)
 
     def make_problem(self) -> Any:
-        """Describe the computation from the module's buffers; the methods below take the result.
-
-        Raises
-        ------
-        UnsupportedProblemError
-            No generated kernel can compute it.
-        """
+        """Describe the computation from the module's buffers, or raise UnsupportedProblemError."""
         return ConvProblem.from_e3nn(self.tensor_product)
 
     def probe(self, problem: Any) -> float:
-        """Return the largest relative difference of value and gradients from the stock layer.
-
-        Raises
-        ------
-        VerificationError
-            The difference is larger than rounding explains.
-        """
+        """Return the largest relative error against the stock layer, or raise VerificationError."""
         raise NotImplementedError
 
     def fused_class(self) -> type:
@@ -94,21 +67,17 @@ class Layer:
 
     def patch(self, problem: Any) -> None:
         """Change the class of the module, in place."""
-        from .fused_state import FusedState, watch_loads
-
         fused = self.fused_class()
-        if not issubclass(fused, type(self.module)):  # its stock class is not among its bases
+        if not issubclass(fused, type(self.module)):  # restore() cannot find it among the bases
             self.module.__dict__[STOCK] = type(self.module)
         self.module.__dict__[self.text] = problem.to_json()
         self.module.__class__ = fused
         if issubclass(fused, FusedState):
             watch_loads(self.module)
-            self.module._remember()
+            self.module._prepare()
 
     def restore(self) -> None:
         """Undo :meth:`patch`; does nothing on a module that is not patched."""
-        from .fused_state import FusedState, forget_loads
-
         if isinstance(self.module, FusedState):
             forget_loads(self.module)
         if self.is_patched:
@@ -120,15 +89,7 @@ class Layer:
 
 
 class Convolution(Layer):
-    """A convolution whose radial network then runs once for both directions of an edge.
-
-    Parameters
-    ----------
-    name : str
-    module : torch.nn.Module
-    block : torch.nn.Module
-        The interaction block.
-    """
+    """A convolution whose radial network then runs once for both directions of an edge."""
 
     #: The attribute of the block that holds the radial network.
     network: ClassVar[str]
@@ -144,25 +105,18 @@ class Convolution(Layer):
         raise NotImplementedError
 
     def has_own_network(self) -> bool:
-        """Whether the block gives what its radial network returns to this layer alone."""
+        """Whether the output of the block's radial network goes to this layer alone."""
         raise NotImplementedError
 
     def probe(self, problem: ConvProblem) -> float:
-        """Compare the convolution."""
         return probe_conv(self.tensor_product, self.module, self.stock, problem, name=self.name)
 
     def patch(self, problem: ConvProblem) -> None:
-        """Change the class of the layer and of its radial network."""
-        from .paired_weights import defer
-
         super().patch(problem)
         if self.has_own_network():
             defer(getattr(self.block, self.network))
 
     def restore(self) -> None:
-        """Give layer and radial network their classes back."""
-        from .paired_weights import undo_deferral
-
         undo_deferral(getattr(self.block, self.network, None))
         super().restore()
 
@@ -176,7 +130,6 @@ class Connection(Layer):
     required: ClassVar[bool] = False
 
     def refusal(self) -> str:
-        """Return why the layer cannot be patched, or an empty string."""
         product = self.module
         if not is_stock(product, "FullyConnectedTensorProduct", "e3nn.o3."):
             return f"it is {a_type(product)}, expected FullyConnectedTensorProduct"
@@ -184,17 +137,12 @@ class Connection(Layer):
             return "it has no weights of its own"
         if any(ir.l or ir.p != 1 for _, ir in product.irreps_in2):
             return f"second operand is {product.irreps_in2}, expected even scalars"
-        return dtype_refusal(product) or forward_refusal(product)
+        return _dtype_refusal(product) or forward_refusal(product)
 
     def probe(self, problem: ConvProblem) -> float:
-        """Compare the product, with rows of the second operand that repeat."""
-        from .species_product import SpeciesProduct
-
-        product = SpeciesProduct(problem)
-        return probe_rows(self.module, product.grouped, name=self.name)
+        return probe_rows(self.module, SpeciesProduct(problem).grouped, name=self.name)
 
     def fused_class(self) -> type:
-        """Return the class for the module's own class, which may be a package's copy."""
         from .fused_connection import fused_class
 
         return fused_class(type(self.module))
@@ -206,8 +154,8 @@ def describe(name: str, tensor_product: Any, status: str, reason: str = "") -> L
         _text(getattr(tensor_product, f"irreps_{end}", "")) for end in ("in1", "in2", "out")
     )
     try:
-        unknown = status in (LEFT, REFUSED)
-        key = "" if unknown else ConvProblem.from_e3nn(tensor_product).key()
+        has_kernel = status not in (LEFT, REFUSED)
+        key = ConvProblem.from_e3nn(tensor_product).key() if has_kernel else ""
         degrees = [
             (
                 tensor_product.irreps_in1[p.i_in1].ir.l,
@@ -223,29 +171,21 @@ def describe(name: str, tensor_product: Any, status: str, reason: str = "") -> L
     return LayerReport(name, in1, in2, out, len(degrees), nnz, weights, status, reason, key)
 
 
-def frozen_dtype(module: torch.nn.Module) -> torch.dtype:
-    """Return the dtype of an e3nn tensor product: that of its constants."""
-    dtype: torch.dtype = module.output_mask.dtype  # type: ignore[assignment]
-    return dtype
-
-
-def dtype_refusal(product: Any) -> str:
-    """Return why kernels cannot take the type of an e3nn tensor product, or nothing."""
-    dtype = frozen_dtype(product)
+def _dtype_refusal(product: Any) -> str:
+    dtype = product.output_mask.dtype
     return "" if dtype in LIMITS else f"dtype is {dtype}, expected float32 or float64"
 
 
 def product_refusal(name: str, product: Any) -> str:
-    """Return why a tensor product is not that of a convolution, or nothing."""
+    """Return why a tensor product is not that of a convolution, or an empty string."""
     if not is_stock(product, "TensorProduct", "e3nn.o3."):
         return f"{name} is {a_type(product)}, expected an e3nn TensorProduct"
     if product.shared_weights or product.internal_weights:
         return f"{name} has weights of its own, expected one row of weights per edge"
-    return dtype_refusal(product) or forward_refusal(product)
+    return _dtype_refusal(product) or forward_refusal(product)
 
 
 def forward_refusal(module: Any) -> str:
-    """Return why a module whose forward is not its class's cannot be patched, or nothing."""
     if "forward" in module.__dict__:
         return "its forward has been replaced by another package: undo that first"
     return ""

@@ -136,7 +136,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _bring_up_to_date(model: torch.nn.Module) -> None:
-    """Add attributes that newer e3nn and mace expect and older ones did not write."""
+    """Add the attributes that newer e3nn and mace expect and older files lack."""
     o3 = import_e3nn_o3()
     for module in list(model.modules()):
         if type(module).__name__ == "Activation" and not hasattr(module, "paths"):

@@ -24,6 +24,8 @@ from .layer import (
 from .probe import compare, draw
 from .report import LayerReport
 
+#: The attribute of an interaction block that makes it call ``conv_tp`` with the edge index.
+HOOK = "conv_fusion"
 _NODES = 7
 #: Blocks whose weights depend on edges alone and are used by ``conv_tp`` alone.
 _RADIAL = (
@@ -35,7 +37,7 @@ _RADIAL = (
 
 
 def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
-    """Yield convolution and skip connection of interaction blocks, contractions of products."""
+    """Yield the convolutions, skip connections and symmetric contractions of a model."""
     for name, block in model.named_modules():
         conv_tp = getattr(block, "conv_tp", None)
         if not isinstance(conv_tp, torch.nn.Module):
@@ -53,19 +55,19 @@ def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
 
 
 class MaceConvolution(Convolution):
-    """The ``conv_tp`` of an interaction block, which passes the edges on if a hook is set."""
+    """The ``conv_tp`` of an interaction block, which gets the edges if the block has a hook."""
 
     network = "conv_tp_weights"
 
     def refusal(self) -> str:
-        """Return why the layer cannot be patched, or an empty string."""
         conv_tp, block = self.module, self.block
-        room = type(conv_tp).__module__.partition(".")[0]
-        if room in ACCELERATED:
+        package = type(conv_tp).__module__.partition(".")[0]
+        if package in ACCELERATED:
             return (
-                f"already accelerated by {ACCELERATED[room]}: convert the model back to e3nn first"
+                f"already accelerated by {ACCELERATED[package]}: "
+                "convert the model back to e3nn first"
             )
-        hook = block.__dict__.get("conv_fusion", "mdcg")
+        hook = block.__dict__.get(HOOK, "mdcg")
         if hook != "mdcg":
             return f"conv_fusion of the block is {hook!r}, set by another package"
         refusal = product_refusal("conv_tp", conv_tp)
@@ -79,32 +81,23 @@ class MaceConvolution(Convolution):
     def stock(
         self, module: Any, x: Tensor, y: Tensor, w: Tensor, edges: Sequence[Tensor]
     ) -> Tensor:
-        """Return the summed messages of a stock layer."""
         # not module(...), which calls users' hooks
         rows: Tensor = module.forward(x[edges[0]], y, w)
         return rows.new_zeros(len(x), rows.shape[1]).index_add(0, edges[1], rows)
 
     def has_own_network(self) -> bool:
-        """Whether the block is one of mace whose radial network serves this layer alone."""
         return any(is_stock(self.block, name, "mace.modules.") for name in _RADIAL)
 
     def fused_class(self) -> type:
-        """Return the class of patched layers."""
         from .fused_conv import FusedConvTensorProduct
 
         return FusedConvTensorProduct
 
     def patch(self, problem: ConvProblem) -> None:
-        """Change the class of the layer and of its radial network, and set the block's hook."""
-        from .fused_conv import HOOK, HOOK_VALUE
-
         super().patch(problem)
-        setattr(self.block, HOOK, HOOK_VALUE)
+        setattr(self.block, HOOK, "mdcg")
 
     def restore(self) -> None:
-        """Give layer and radial network their classes back, and remove the hook."""
-        from .fused_conv import HOOK
-
         super().restore()
         self.block.__dict__.pop(HOOK, None)
 
@@ -114,7 +107,7 @@ def _has_hook(block: torch.nn.Module) -> bool:
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     if code is None:
         return False
-    return "conv_fusion" in code.co_consts or "conv_fusion" in code.co_names
+    return HOOK in code.co_consts or HOOK in code.co_names
 
 
 class MaceContraction(Layer):
@@ -123,7 +116,6 @@ class MaceContraction(Layer):
     text = "_mdcg_fold"
 
     def refusal(self) -> str:
-        """Return why the layer cannot be patched, or an empty string."""
         layer = self.module
         if type(layer).__module__.partition(".")[0] == "cuequivariance_torch":
             return "already accelerated by cuEquivariance: convert the model back to e3nn first"
@@ -138,13 +130,6 @@ class MaceContraction(Layer):
         return forward_refusal(layer)
 
     def make_problem(self) -> FoldedTensors:
-        """Reduce the coupling tensors of the layer's own buffers.
-
-        Raises
-        ------
-        UnsupportedProblemError
-            No kernel computes them.
-        """
         from .fused_contraction import fold_contraction
 
         try:
@@ -153,7 +138,6 @@ class MaceContraction(Layer):
             raise UnsupportedProblemError(str(error)) from error
 
     def describe(self, status: str, reason: str = "", problem: Any = None) -> LayerReport:
-        """Return the row of a report."""
         layer = self.module
         fold: FoldedTensors | None = problem
         if fold is None and self.is_patched:
@@ -195,14 +179,12 @@ class MaceContraction(Layer):
         )
 
     def fused_class(self) -> type:
-        """Return the class of patched layers."""
         from .fused_contraction import FusedSymmetricContraction
 
         return FusedSymmetricContraction
 
     def restore(self) -> None:
-        """Give the layer its class back."""
-        from .fused_contraction import MAP
+        from .fused_contraction import FOLD_AND_MATRIX
 
         super().restore()
-        self.module.__dict__.pop(MAP, None)
+        self.module.__dict__.pop(FOLD_AND_MATRIX, None)

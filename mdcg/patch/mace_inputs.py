@@ -18,50 +18,26 @@ from .record import model_record
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Facts about a loaded MACE or NequIP model that its inputs depend on.
+    """The properties of a MACE or NequIP model that its inputs depend on."""
 
-    Parameters
-    ----------
-    model_class : str
-        Class name, such as ``"ScaleShiftMACE"``; ``"GraphModel"`` for all models of NequIP.
-    atomic_numbers : tuple of int
-        Elements of a MACE model in the order of its one-hot columns; empty for a NequIP model.
-    r_max : float
-        Cutoff in Å.
-    heads : tuple of str
-        Names of the heads; ``("Default",)`` for NequIP models, and for MACE files from before there
-        were heads.
-    dtype : torch.dtype
-        Type of the parameters of a MACE model; type that the network of a NequIP model is evaluated
-        in, fixed when it was built, where positions and energies are always float64.
-    device : torch.device
-        Where the parameters are.
-    graph_features : mapping of str to (per, kind, width)
-        Extra inputs of a MACE model (``embedding_specs``): per ``"graph"`` or ``"node"``,
-        ``"categorical"`` or ``"continuous"``, number of columns.
-    default_head : str or None
-        The head that mdcg-patch was told to make the default.
-    type_names : tuple of str
-        Names of the atom types of a NequIP model, in the order of their numbers; empty for MACE.
-    cutoffs : numpy.ndarray or None, shape (n_types, n_types)
-        Of a NequIP model, in Å for a receiver of the first type and a sender of the second, where
-        they differ.
-    """
-
-    model_class: str
-    atomic_numbers: tuple[int, ...]
-    r_max: float
-    heads: tuple[str, ...]
+    model_class: str  # such as "ScaleShiftMACE"; "GraphModel" for all models of NequIP
+    atomic_numbers: tuple[int, ...]  # in the order of MACE's one-hot columns; empty for NequIP
+    r_max: float  # cutoff in Å
+    heads: tuple[str, ...]  # ("Default",) for NequIP, and for MACE files older than heads
+    # MACE: of the parameters. NequIP: of the network; positions and energies are always float64.
     dtype: torch.dtype
-    device: torch.device
+    device: torch.device  # of the parameters
+    # Extra inputs of a MACE model (`embedding_specs`): "graph" or "node", "categorical" or
+    # "continuous", number of columns.
     graph_features: Mapping[str, tuple[str, str, int]]
-    default_head: str | None = None
-    type_names: tuple[str, ...] = ()
+    default_head: str | None = None  # the one that mdcg-patch was told to make the default
+    type_names: tuple[str, ...] = ()  # of NequIP's atom types, in the order of their numbers
+    # [num_types, num_types], in Å for a receiver of the first type and a sender of the second,
+    # where NequIP's types have different cutoffs
     cutoffs: NDArray[np.float64] | None = None
 
     @property
     def is_nequip(self) -> bool:
-        """Whether it is a NequIP model."""
         return bool(self.type_names)
 
     @property
@@ -77,13 +53,7 @@ class ModelInfo:
         return self.type_names or tuple(chemical_symbols[z] for z in self.atomic_numbers)
 
     def head_index(self, head: str | None) -> int:
-        """Return the position of a head; None stands for the default or the only one.
-
-        Raises
-        ------
-        ValueError
-            No such head, or several and none was named.
-        """
+        """Return the position of a head; None stands for the default or the only one."""
         names = ", ".join(self.heads)
         if head is None:
             head = self.default_head
@@ -100,13 +70,7 @@ class ModelInfo:
         return self.heads.index(head)
 
     def species(self, atomic_numbers: ArrayLike) -> NDArray[np.int64]:
-        """Return the one-hot column of every atom.
-
-        Raises
-        ------
-        ValueError
-            An element the model does not know.
-        """
+        """Return the one-hot column of every atom; raise ValueError for an unknown element."""
         numbers = np.asarray(atomic_numbers, dtype=np.int64).reshape(-1)
         known = np.asarray(self.atomic_numbers, dtype=np.int64)
         order = np.argsort(known, kind="stable")
@@ -121,13 +85,7 @@ class ModelInfo:
 
 
 def mace_info(model: torch.nn.Module) -> ModelInfo:
-    """Read the facts from a loaded MACE model.
-
-    Raises
-    ------
-    TypeError
-        The object has no ``atomic_numbers`` or ``r_max``, so it is not a MACE model.
-    """
+    """Return the properties of a MACE model, or raise TypeError."""
     for name in ("atomic_numbers", "r_max"):
         if not hasattr(model, name):
             raise TypeError(
@@ -158,7 +116,7 @@ def _graph_features(model: torch.nn.Module) -> dict[str, tuple[str, str, int]]:
 
 
 def check_shapes(n_nodes: int, positions: Any, edge_index: Any, shifts: Any, cell: Any) -> None:
-    """Raise ValueError where an array of a structure has another shape than it must have."""
+    """Raise ValueError if an array of a structure has the wrong shape."""
     n_edges = edge_index.shape[-1]
     for name, array, want in (
         ("positions", positions, (n_nodes, 3)),
@@ -171,50 +129,28 @@ def check_shapes(n_nodes: int, positions: Any, edge_index: Any, shifts: Any, cel
 
 
 def neighbor_list(
-    positions: ArrayLike, cell: ArrayLike, pbc: Sequence[bool], cutoff: float
+    positions: ArrayLike,  # [num_nodes, 3], Å; need not be wrapped into the cell
+    cell: ArrayLike,  # [3, 3], rows are vectors, Å; those of open directions are not used
+    pbc: Sequence[bool],
+    cutoff: float,  # Å
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return all pairs within a cutoff, in both directions and with periodic images.
 
-    Parameters
-    ----------
-    positions : array, shape (n_nodes, 3)
-        Å; need not be wrapped into the cell.
-    cell : array, shape (3, 3)
-        Rows are the lattice vectors in Å; rows of non-periodic directions are not used.
-    pbc : sequence of three bool
-    cutoff : float
-        Å.
-
-    Returns
-    -------
-    edge_index : array of int64, shape (2, n_edges)
-        Row 0: sender i, row 1: receiver j.
-    unit_shifts : array of int64, shape (n_edges, 3)
-        Integer cell shifts S, such that ``r_j - r_i + S @ cell`` is the edge vector.
-
-    Raises
-    ------
-    ValueError
-        Positions or cell are unusable, such as a cell without volume.
+    The result is ``edge_index`` [2, num_edges], row 0 senders i and row 1 receivers j, and
+    ``unit_shifts`` [num_edges, 3], integers S for edge vectors ``r_j - r_i + S @ cell``.
     """
     points = np.ascontiguousarray(positions, dtype=np.float64).reshape(-1, 3)
     near = _core.NeighborList(float(cutoff), 0.0)
     near.update(points, np.asarray(cell, dtype=np.float64), [bool(p) for p in pbc])
     edge_index = np.stack([near.sender, near.receiver]).astype(np.int64)
     vectors = points[edge_index[1]] - points[edge_index[0]] + near.shifts
-    # the list reaches a little further, so that rounding cannot lose an edge
+    # the list reaches a little beyond the cutoff, so that rounding cannot lose an edge
     kept = np.einsum("ij,ij->i", vectors, vectors) < cutoff**2
     return edge_index[:, kept], near.cell_shifts()[kept].astype(np.int64)
 
 
 def complete_cell(cell: ArrayLike, pbc: Sequence[bool]) -> NDArray[np.float64]:
-    """Return a cell whose open directions are unit vectors, normal to the periodic ones.
-
-    Raises
-    ------
-    ValueError
-        The periodic rows are zero or linearly dependent.
-    """
+    """Return a cell whose open directions are unit vectors, normal to the periodic ones."""
     box = np.array(cell, dtype=np.float64).reshape(3, 3)
     periodic = [axis for axis in range(3) if pbc[axis]]
     if np.linalg.matrix_rank(box[periodic]) < len(periodic):
@@ -232,52 +168,21 @@ def complete_cell(cell: ArrayLike, pbc: Sequence[bool]) -> NDArray[np.float64]:
 
 def mace_batch(
     info: ModelInfo,
-    atomic_numbers: ArrayLike,
-    positions: ArrayLike,
-    cell: ArrayLike,
+    atomic_numbers: ArrayLike,  # [num_nodes]
+    positions: ArrayLike,  # [num_nodes, 3], Å
+    cell: ArrayLike,  # [3, 3], rows are vectors, Å
     pbc: Sequence[bool],
-    edge_index: ArrayLike,
-    unit_shifts: ArrayLike,
+    edge_index: ArrayLike,  # [2, num_edges], row 0 senders, row 1 receivers, any order
+    unit_shifts: ArrayLike,  # [num_edges, 3], integers, zero along open directions
     *,
-    head: str | None = None,
-    total_charge: float = 0.0,
-    total_spin: float = 1.0,
-    extras: Mapping[str, torch.Tensor] | None = None,
+    head: str | None = None,  # needed if the model has several and no default
+    extras: Mapping[str, torch.Tensor] | None = None,  # further entries, or replacements
 ) -> dict[str, torch.Tensor]:
     """Build the ``data`` argument of a MACE model's ``forward`` for one structure.
 
-    Parameters
-    ----------
-    info : ModelInfo
-        From :func:`mace_info`; gives elements, heads, dtype and device.
-    atomic_numbers : array of int, shape (n_nodes,)
-    positions : array, shape (n_nodes, 3)
-        Å.
-    cell : array, shape (3, 3)
-        Rows are lattice vectors, Å. Its determinant is the volume that the model divides the virial
-        by; the model gives zero stress where the cell has no volume.
-    pbc : sequence of three bool
-    edge_index : array of int, shape (2, n_edges)
-        Row 0 sender, row 1 receiver, any order.
-    unit_shifts : array of int, shape (n_edges, 3)
-        Integer cell shifts; zero along open directions.
-    head : str, optional
-        May be left out when the model has one head.
-    total_charge, total_spin : float
-        Charge in e and spin multiplicity, for models that use them.
-    extras : mapping of str to torch.Tensor, optional
-        Further entries, or replacements.
-
-    Returns
-    -------
-    dict of str to torch.Tensor
-        ``forward`` overwrites the entries ``positions`` and ``shifts``: hand it ``dict(batch)``
-        to use a batch twice.
-
-    Raises
-    ------
-    ValueError
-        Unknown element or head, or shapes that do not fit.
+    ``forward`` overwrites the entries ``positions`` and ``shifts``: pass ``dict(batch)`` to use a
+    batch twice. The determinant of the cell is the volume that the model divides the virial by;
+    stress is zero where there is none.
     """
     dtype, device = info.dtype, info.device
     species = torch.from_numpy(info.species(atomic_numbers))
@@ -310,8 +215,8 @@ def mace_batch(
         "volume": real(volume.reshape(1)),
         "rcell": real(reciprocal),
         "charges": real(torch.zeros(n_nodes)),
-        "total_charge": real(torch.tensor([total_charge])),
-        "total_spin": real(torch.tensor([total_spin])),
+        "total_charge": real(torch.zeros(1)),
+        "total_spin": real(torch.ones(1)),
         "external_field": real(torch.zeros(1, 3)),
         "fermi_level": real(torch.zeros(1)),
         "density_coefficients": real(torch.zeros(n_nodes, 1)),

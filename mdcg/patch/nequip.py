@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import a_type
 from ._frameworks import is_stock
+from .fused_scatter import FusedTensorProductScatter
 from .layer import (
     ACCELERATED,
     Connection,
@@ -31,7 +32,7 @@ _SUBCLASSES = {
 
 
 def find_layers(model: torch.nn.Module) -> Iterator[Layer]:
-    """Yield convolution and self-connection of every interaction block."""
+    """Yield the convolutions and self-connections of a model."""
     for name, block in model.named_modules():
         scatter = getattr(block, "tp_scatter", None)
         if not (isinstance(scatter, torch.nn.Module) and _is_scatter(scatter)):
@@ -56,11 +57,9 @@ class NequipConvolution(Convolution):
 
     @property
     def tensor_product(self) -> Any:
-        """The e3nn tensor product inside it."""
         return self.module.tp
 
     def refusal(self) -> str:
-        """Return why the layer cannot be patched, or an empty string."""
         kind = type(self.module).__qualname__
         if kind in _SUBCLASSES:
             return (
@@ -74,18 +73,13 @@ class NequipConvolution(Convolution):
     def stock(
         self, module: Any, x: Tensor, y: Tensor, w: Tensor, edges: Sequence[Tensor]
     ) -> Tensor:
-        """Return the summed messages of a stock layer."""
         summed: Tensor = module.forward(x, y, w, edges[1], edges[0])
         return summed
 
     def has_own_network(self) -> bool:
-        """Whether the block gives what ``edge_mlp`` returns to ``tp_scatter`` alone."""
         return is_stock(self.block, "InteractionBlock", "nequip.nn.") and hasattr(
             self.block, self.network
         )
 
     def fused_class(self) -> type:
-        """Return the class of patched layers."""
-        from .fused_scatter import FusedTensorProductScatter
-
         return FusedTensorProductScatter

@@ -25,15 +25,10 @@ from .checkpoint_kind import ALLEGRO
 
 
 def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
-    """Load the model of a Lightning checkpoint of ``nequip-train``, with EMA weights if it has any.
+    """Load the model of a checkpoint of ``nequip-train``, with its EMA weights if any.
 
-    Modifiers of the training configuration that only accelerate are left out, as NequIP's own
-    tools do.
-
-    Raises
-    ------
-    CheckpointError
-        NequIP cannot build the model; the message says why.
+    Modifiers of the training configuration that only accelerate are left out, as NequIP's own tools
+    do. CheckpointError says why NequIP cannot build the model.
     """
     import_nequip()
     from nequip.model.modify_utils import only_apply_persistent_modifiers
@@ -45,13 +40,7 @@ def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
 
 
 def load_nequip_package(path: Path) -> torch.nn.Module:
-    """Load the model of a ``.nequip.zip`` package; models of packages from mdcg-patch are patched.
-
-    Raises
-    ------
-    CheckpointError
-        The file name is not what NequIP demands, or the package cannot be read.
-    """
+    """Load the model of a ``.nequip.zip`` package, patched if mdcg-patch wrote it."""
     if not path.name.endswith(".nequip.zip"):
         raise CheckpointError(
             f"{path} is a NequIP package, which needs a name that ends in .nequip.zip: rename it"
@@ -71,14 +60,14 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except Exception as error:
         missing = _missing_package(error)
-        if missing == "allegro":  # which the checkpoint names through another file
+        if missing == "allegro":  # a checkpoint can refer to it through another file
             raise CheckpointError(f"{path} {ALLEGRO}") from error
         if missing:
             raise MissingDependencyError(
                 f"{path} needs the package {missing!r}, which is not installed: "
                 f"{installation(missing)}"
             ) from error
-        # building a model runs whatever its configuration names
+        # any error is possible, because building a model runs whatever its configuration names
         cause: BaseException = error
         while cause.__cause__ is not None:  # hydra puts its own errors around NequIP's
             cause = cause.__cause__
@@ -96,7 +85,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _missing_package(error: BaseException | None) -> str:
-    """Return the package whose import failed, if that caused the error; hydra wraps its errors."""
+    """Return the package whose failed import caused the error; hydra wraps its errors."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.partition(".")[0]
@@ -121,7 +110,7 @@ def _sole(models: Any, path: Path) -> torch.nn.Module:
 def nequip_state() -> Iterator[None]:
     """Set the global state that NequIP needs to build models, for a while.
 
-    Its own ``set_global_state`` would change the default dtype, the random state, an environment
+    NequIP's ``set_global_state`` would change the default dtype, the random state, an environment
     variable and options of torch's compiler for the rest of the process.
     """
     import_nequip()
@@ -153,16 +142,8 @@ def write_nequip_package(source: Path, target: Path | IO[bytes], record: dict[st
     """Copy a package so that its model is patched whenever it is loaded.
 
     The copy differs by a call of :func:`revive` around the pickled model. It loads wherever mdcg is
-    installed, in NequIP's own tools too.
-
-    Parameters
-    ----------
-    source : path
-        Package to copy.
-    target : path or file
-        Where to write; the name of a file need not end in ``.nequip.zip`` yet.
-    record : dict
-        Where the model comes from, stored in the model; ``layers`` names the layers to patch.
+    installed, in NequIP's own tools too. `record` is stored in the model; its ``layers`` are the
+    names of the layers to patch. The name of a target need not end in ``.nequip.zip`` yet.
     """
     text = json.dumps(record, sort_keys=True)
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
@@ -190,14 +171,9 @@ def _with_call(pickled: bytes, argument: str) -> bytes:
 
 
 def revive(models: torch.nn.Module, record: str) -> torch.nn.Module:
-    """Patch the models of a package; packages from mdcg name this function, so it may not move.
+    """Patch the models (a ``ModuleDict``) of a package; `record` is JSON.
 
-    Parameters
-    ----------
-    models : torch.nn.Module
-        A ``ModuleDict`` of models.
-    record : str
-        JSON text.
+    Packages from mdcg-patch name this function, so it may not move.
     """
     from .patching import apply_patch
     from .record import set_model_record

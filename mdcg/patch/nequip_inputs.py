@@ -15,18 +15,12 @@ from .mace_inputs import ModelInfo, check_shapes
 
 
 def is_nequip(model: torch.nn.Module) -> bool:
-    """Return whether a model is a complete NequIP model, from a package or not."""
+    """Whether a model is a complete NequIP model, from a package or not."""
     return bool(getattr(type(model), "is_graph_model", False))
 
 
 def nequip_info(model: torch.nn.Module) -> ModelInfo:
-    """Read the facts from a loaded NequIP model.
-
-    Raises
-    ------
-    TypeError
-        The model does not say what its cutoff and types are.
-    """
+    """Return the properties of a NequIP model; raise TypeError if it has no metadata."""
     metadata: Any = getattr(model, "metadata", None)
     if not metadata or "r_max" not in metadata or "type_names" not in metadata:
         raise TypeError(
@@ -64,7 +58,7 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
 
 
 def categorical_fields(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
-    """Return lowest and highest value of each field of the structure that a NequIP model embeds."""
+    """Return lowest and highest value of each structure field that a NequIP model embeds."""
     found: dict[str, tuple[int, int]] = {}
     for module in model.modules():
         first = getattr(module, "categorical_graph_field_embed_shifts", None) or {}
@@ -76,36 +70,16 @@ def categorical_fields(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
 
 def nequip_batch(
     info: ModelInfo,
-    types: ArrayLike,
-    positions: ArrayLike,
-    cell: ArrayLike | None,
-    edge_index: ArrayLike,
-    unit_shifts: ArrayLike,
+    types: ArrayLike,  # [num_nodes]
+    positions: ArrayLike,  # [num_nodes, 3], Å
+    cell: ArrayLike | None,  # [3, 3], rows are vectors, Å
+    edge_index: ArrayLike,  # [2, num_edges], row 0 senders, row 1 receivers
+    unit_shifts: ArrayLike,  # [num_edges, 3], integers
 ) -> dict[str, torch.Tensor]:
     """Build the ``data`` argument of a NequIP model's ``forward`` for one structure.
 
-    Parameters
-    ----------
-    info : ModelInfo
-    types : array of int, shape (n_nodes,)
-        Type of every atom.
-    positions : array, shape (n_nodes, 3)
-        Å.
-    cell : array or None, shape (3, 3)
-        Rows are lattice vectors, Å. None leaves it out, and with it the stress.
-    edge_index : array of int, shape (2, n_edges)
-        Row 0 sender, row 1 receiver: the other way round than in NequIP.
-    unit_shifts : array of int, shape (n_edges, 3)
-        Integer cell shifts S, such that ``r_receiver - r_sender + S @ cell`` is the edge.
-
-    Returns
-    -------
-    dict of str to torch.Tensor
-
-    Raises
-    ------
-    ValueError
-        A type that the model does not have, or shapes that do not fit.
+    Edges are those of :func:`~mdcg.patch.mace_inputs.neighbor_list`; NequIP has their rows in the
+    other order. Without a cell, the model gives no stress.
     """
     kinds = np.asarray(types, dtype=np.int64).reshape(-1)
     if len(kinds) and not (kinds.min() >= 0 and kinds.max() < len(info.type_names)):
@@ -147,7 +121,6 @@ def without_derivatives(model: torch.nn.Module, wanted: bool) -> Iterator[None]:
 
 
 def gives_forces(model: torch.nn.Module) -> bool:
-    """Return whether a NequIP model computes forces."""
     return any(m.__dict__.get("do_derivatives", False) for m in model.modules())
 
 

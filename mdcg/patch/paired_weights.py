@@ -15,28 +15,21 @@ from ..ops.paired import can_pair, conv_of_pairs, find_pairs, mean_of_pairs
 from ..problem import ConvProblem
 from ._frameworks import is_stock
 
-#: The attribute of a radial network that holds the class it had.
-_STOCK = "_mdcg_stock"
+#: The attribute of a patched module that holds its stock class, where that is not a base class.
+STOCK = "_mdcg_stock"
 
-#: Networks whose rows are independent: class name, and module of the class.
+#: Networks whose output rows each depend on one input row: class name, and module of the class.
 _ROWWISE = (("ScalarMLPFunction", "nequip.nn."), ("FullyConnectedNet", "e3nn.nn."))
 
 
 class PendingWeights:
-    """Weights of edges that are not computed yet; any operation of torch on them computes them.
-
-    Parameters
-    ----------
-    network : callable
-        Radial network, rows to rows.
-    features : torch.Tensor, shape (n_edges, n_features)
-    """
+    """Weights of edges that are not computed yet; any operation of torch on them computes them."""
 
     def __init__(
         self, network: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor
     ) -> None:
-        self.network = network
-        self.features = features
+        self.network = network  # rows to rows
+        self.features = features  # [num_edges, num_features]
 
     def compute(self) -> torch.Tensor:
         """Return one row of weights per edge."""
@@ -68,18 +61,13 @@ class PendingWeights:
 class DeferredRadialNetwork(torch.nn.Module):
     """A radial network whose result a patched convolution computes, once per pair of edges.
 
-    Objects are never constructed: patching changes the class of an existing network in place.
+    Patching changes the class of an existing network in place.
     """
 
     _mdcg_stock: Any
 
     def forward(self, features: torch.Tensor) -> torch.Tensor | PendingWeights:
-        """Return the weights, or a `PendingWeights` where edges can be paired.
-
-        Parameters
-        ----------
-        features : torch.Tensor, shape (n_edges, n_features)
-        """
+        """Return the weights, or a `PendingWeights` where edges can be paired."""
         hooks = self._forward_hooks or self._forward_pre_hooks
         if hooks or not isinstance(features, torch.Tensor) or not can_pair(features):
             return self._weights(features)
@@ -90,21 +78,21 @@ class DeferredRadialNetwork(torch.nn.Module):
         return weights
 
     def __iter__(self) -> Iterator[torch.nn.Module]:
-        """Return the layers of e3nn's networks, which are ``torch.nn.Sequential``."""
+        """Iterate over the layers, as e3nn's networks (``torch.nn.Sequential``) do."""
         return iter(self.children())
 
 
 def defer(network: Any) -> None:
     """Change the class of a radial network if its rows are independent."""
     if any(is_stock(network, *known) for known in _ROWWISE) and "forward" not in network.__dict__:
-        network.__dict__[_STOCK] = type(network)
+        network.__dict__[STOCK] = type(network)
         network.__class__ = DeferredRadialNetwork
 
 
 def undo_deferral(network: Any) -> None:
     """Give a radial network its own class back; does nothing on one that has it."""
     if isinstance(network, DeferredRadialNetwork):
-        network.__class__ = network.__dict__.pop(_STOCK)
+        network.__class__ = network.__dict__.pop(STOCK)
 
 
 def conv_of_pending(
@@ -115,20 +103,7 @@ def conv_of_pending(
     sender: torch.Tensor,
     receiver: torch.Tensor,
 ) -> torch.Tensor:
-    """Evaluate a convolution and its radial network, the network once per pair of edges.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    node_feats : torch.Tensor, shape (n_nodes, problem.irreps_in1.dim)
-    edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
-    pending : PendingWeights
-    sender, receiver : torch.Tensor, shape (n_edges,)
-
-    Returns
-    -------
-    torch.Tensor, shape (n_nodes, problem.irreps_out.dim)
-    """
+    """Evaluate a convolution and its radial network, the network once per pair of edges."""
     features = pending.features
     pairs = None
     if can_pair(node_feats, edge_attrs, features, sender, receiver):

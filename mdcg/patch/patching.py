@@ -63,15 +63,13 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
     found = _inspect(model)
     if not allow_partial:
         _stop_if_refused(found.report())
-    todo = []
     for entry in found.entries:
         if entry.report.status == PATCHABLE:
             entry.report = _probe(entry, allow_partial)
-            todo.extend([entry] if entry.report.status == PATCHED else [])
     report = found.report()
     if not any(entry.layer.required and entry.report in report.patched for entry in found.entries):
         _stop_if_refused(report)
-    _apply(todo)
+    _apply([entry for entry in found.entries if entry.report.status == PATCHED])
     log.info("patched %d of %d layers", len(report.patched), len(found.entries))
     return report
 
@@ -92,26 +90,13 @@ def unpatch_model(model: torch.nn.Module) -> int:
 
 
 def apply_patch(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Patch layers without checking them, because they were checked when the file was written.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-    names : collection of str
-        Of layers, as in a report.
-    """
-    entries = [_look_at(layer) for layer in _layers(model) if layer.name in names]
+    """Patch the named layers unchecked, because they were checked when the file was written."""
+    entries = [_entry_of(layer) for layer in _layers(model) if layer.name in names]
     _apply([entry for entry in entries if entry.report.status == PATCHABLE])
 
 
 def inspect_model(model: torch.nn.Module) -> PatchReport:
-    """Say what :func:`patch_model` would do, without compiling or changing anything.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The model has no layer that is known.
-    """
+    """Return the report that :func:`patch_model` would give; nothing is compiled or changed."""
     return _inspect(model).report()
 
 
@@ -128,13 +113,12 @@ class _Found:
     model_class: str
     entries: list[_Entry]
     others: list[LayerReport]
-    order: dict[str, int]
+    names: list[str]  # of all modules, in the order of the model
 
     def report(self) -> PatchReport:
-        rows = [entry.report for entry in self.entries] + self.others
-        return PatchReport(
-            self.model_class, tuple(sorted(rows, key=lambda row: self.order[row.name]))
-        )
+        rows = {row.name: row for row in [*(entry.report for entry in self.entries), *self.others]}
+        in_order = tuple(rows[name] for name in self.names if name in rows)
+        return PatchReport(self.model_class, in_order)
 
 
 def _layers(model: torch.nn.Module) -> Iterator[Layer]:
@@ -151,7 +135,7 @@ def _inspect(model: torch.nn.Module) -> _Found:
             "the model is compiled TorchScript, whose layers cannot be swapped: "
             "load the file it was made from (.model of MACE, .ckpt or .nequip.zip of NequIP)"
         )
-    entries = [_look_at(layer) for layer in _layers(model)]
+    entries = [_entry_of(layer) for layer in _layers(model)]
     if not any(entry.layer.required for entry in entries):
         if any("allegro.nn" in type(module).__module__ for module in model.modules()):
             raise UnsupportedProblemError(f"{type(model).__name__} {ALLEGRO}")
@@ -165,23 +149,18 @@ def _inspect(model: torch.nn.Module) -> _Found:
         for name, module in _tensor_products(model)
         if id(module) not in taken
     ]
-    rows = [entry.report for entry in entries] + others
-    order = {row.name: number for number, row in enumerate(rows)}
-    for number, (name, _) in enumerate(model.named_modules()):
-        if name in order:
-            order[name] = number
-    return _Found(type(model).__name__, entries, others, order)
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    return _Found(type(model).__name__, entries, others, names)
 
 
 def _tensor_products(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    wanted = ("irreps_in1", "irreps_in2", "irreps_out")
     for name, module in model.named_modules():
-        if all(name in module.__dict__ for name in wanted):
+        if {"irreps_in1", "irreps_in2", "irreps_out"} <= module.__dict__.keys():
             yield name, module
 
 
-def _look_at(layer: Layer) -> _Entry:
-    """Decide what can be done with one layer."""
+def _entry_of(layer: Layer) -> _Entry:
+    """Decide whether a layer can be patched."""
     if layer.is_patched:
         return _Entry(layer, layer.describe(ALREADY))
     otherwise = REFUSED if layer.required else LEFT

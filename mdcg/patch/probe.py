@@ -27,25 +27,10 @@ StockConv = Callable[[Any, Tensor, Tensor, Tensor, Sequence[Tensor]], Tensor]
 def probe_conv(
     tensor_product: Any, module: Any, stock: StockConv, problem: ConvProblem, *, name: str
 ) -> float:
-    """Return the largest relative difference of a convolution from its stock layer, in float64.
+    """Return the largest relative difference of a convolution from its stock layer.
 
-    Parameters
-    ----------
-    tensor_product : e3nn.o3.TensorProduct
-        Tells shapes, dtype and device.
-    module : torch.nn.Module
-        Stock layer. It is not changed; `stock` gets a copy of it in float64.
-    stock : callable
-        Evaluates the layer.
-    problem : ConvProblem
-        Built from it.
-    name : str
-        Named in messages.
-
-    Raises
-    ------
-    VerificationError
-        Value or a gradient differs by more than rounding explains.
+    The stock layer is evaluated through `stock`, on a copy of `module` in float64. `tensor_product`
+    has the shapes, dtype and device.
     """
     drawn = draw(
         tensor_product.output_mask,
@@ -69,19 +54,8 @@ def probe_conv(
 def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float:
     """Return the largest relative difference of a product of rows from its stock layer.
 
-    Parameters
-    ----------
-    module : e3nn.o3.TensorProduct
-        Stock layer with weights of its own; it is not changed.
-    fused : callable
-        ``(x, y, weights) -> rows``, the replacement where `y` is constant.
-    name : str
-        Named in messages.
-
-    Raises
-    ------
-    VerificationError
-        Value or a gradient differs by more than rounding explains.
+    The stock layer `module` has weights of its own. `fused` is its replacement ``(x, y, weights)``
+    for a constant `y`.
     """
     x, y, g = draw(
         module.output_mask,
@@ -101,7 +75,7 @@ def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float
 
 
 def draw(like: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Return random numbers of the type and device of a tensor, the same in every call."""
+    """Return random numbers with a tensor's dtype and device, the same in every call."""
     generator = torch.Generator("cpu").manual_seed(20240229)
     drawn = [torch.randn(s, generator=generator, dtype=torch.float64, device="cpu") for s in shapes]
     return [value.to(device=like.device, dtype=like.dtype) for value in drawn]
@@ -116,21 +90,8 @@ def compare(
 ) -> float:
     """Return the largest relative difference of value and gradients of two functions.
 
-    Parameters
-    ----------
-    fused, original : callable
-        The original is evaluated in float64.
-    drawn : sequence of torch.Tensor
-        Arguments, and the cotangent.
-    labels : sequence of str
-        Names of the value and of the gradients.
-    what : str
-        Subject of the message, with ``{}`` where the label goes.
-
-    Raises
-    ------
-    VerificationError
-        It is larger than rounding in the type of the cotangent explains.
+    `drawn` has the arguments and then the cotangent; `original` is evaluated in float64. `what` is
+    the subject of the error message, with ``{}`` where one of the `labels` goes.
     """
     *inputs, cotangent = drawn
     limit = LIMITS[cotangent.dtype]

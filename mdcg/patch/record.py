@@ -20,10 +20,8 @@ def model_record(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def set_model_record(model: torch.nn.Module, record: dict[str, Any]) -> None:
-    """Store a record in a model."""
     model.__dict__[_ATTRIBUTE] = json.dumps(record, sort_keys=True)
 
 
 def clear_record(model: torch.nn.Module) -> None:
-    """Remove the record."""
     model.__dict__.pop(_ATTRIBUTE, None)

@@ -41,26 +41,23 @@ class SpeciesPath:
 
 @dataclass
 class _Groups:
-    """Rows of y that are equal."""
+    """Rows of y, grouped by equal values."""
 
-    y: torch.Tensor  # the y that the groups were made for
-    rows: torch.Tensor  # distinct rows
-    order: torch.Tensor | None  # order that brings equal rows together; None if they already are
-    back: torch.Tensor | None
-    sizes: tuple[int, ...]
-    mask: torch.Tensor  # 1 where a row is of a group: (n, groups)
-    scaled: dict[SpeciesPath, torch.Tensor]  # what a path reads of the rows, times its factor
+    y: torch.Tensor  # [num_rows, dim], the y that the groups were made for
+    rows: torch.Tensor  # [num_groups, dim], the distinct rows
+    order: torch.Tensor | None  # [num_rows], brings equal rows together; None if they already are
+    inverse_order: torch.Tensor | None  # [num_rows], undoes `order`
+    sizes: tuple[int, ...]  # [num_groups], numbers of rows
+    mask: torch.Tensor  # [num_rows, num_groups], 1 where a row is of a group
+    scaled: dict[SpeciesPath, torch.Tensor]  # the columns that a path reads, times its factor
     # identity of the last tensor with these values, and the tensor itself, to keep its memory alive
     seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
 
 class SpeciesProduct:
-    """Description of the product in plain numbers.
+    """The product in plain numbers, made from a problem of mode ``uvw``.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        Mode ``uvw``, second operand of even scalars, shared weights, layout ``mul_ir``.
+    The second operand has even scalars, the weights are shared, and the layout is ``mul_ir``.
     """
 
     def __init__(self, problem: ConvProblem) -> None:
@@ -80,20 +77,13 @@ class SpeciesProduct:
             )
             offset += u * v * w
 
-    def grouped(self, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Evaluate; differentiable with respect to x and weights, not to y.
-
-        Parameters
-        ----------
-        x : torch.Tensor, shape (n, irreps_in1.dim)
-        y : torch.Tensor, shape (n, irreps_in2.dim)
-            A constant.
-        weights : torch.Tensor, shape (weight_numel,)
-
-        Returns
-        -------
-        torch.Tensor, shape (n, irreps_out.dim)
-        """
+    def grouped(
+        self,
+        x: torch.Tensor,  # [num_rows, irreps_in1.dim]
+        y: torch.Tensor,  # [num_rows, irreps_in2.dim]
+        weights: torch.Tensor,  # [weight_numel]
+    ) -> torch.Tensor:
+        """Evaluate; differentiable with respect to x and weights, while y is a constant."""
         groups = _groups_of(y)
         if x.is_cuda and len(groups.rows) <= _MASKED:
             return self._masked(x, groups, weights)
@@ -110,7 +100,7 @@ class SpeciesProduct:
             ]
             pieces[path.i_out].append(torch.cat(parts) if len(parts) > 1 else parts[0])
         out = self._joined(x, pieces)
-        return out if groups.back is None else out.index_select(0, groups.back)
+        return out if groups.inverse_order is None else out.index_select(0, groups.inverse_order)
 
     def _masked(self, x: torch.Tensor, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
         """Multiply all rows by all matrices in one product, with zeros for other groups."""
@@ -137,7 +127,7 @@ class SpeciesProduct:
 
 
 def _matrices(path: SpeciesPath, groups: _Groups, weights: torch.Tensor) -> torch.Tensor:
-    """Return the matrices of a path, shape (u, groups, w).
+    """Return the matrices of a path, [u, num_groups, w].
 
     They are made in every call, because weights can change without a new version of the tensor
     (through ``.data``, for example when averaged weights are swapped in).
@@ -152,7 +142,7 @@ def _matrices(path: SpeciesPath, groups: _Groups, weights: torch.Tensor) -> torc
 
 
 def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
-    """Multiply rows of layout ``[u][m]`` by a matrix (u, w)."""
+    """Multiply rows of layout ``[u][m]`` by a matrix [u, w]."""
     if dim == 1:
         return rows @ matrix
     n, (u, w) = len(rows), matrix.shape

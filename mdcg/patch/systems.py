@@ -12,24 +12,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Structure:
-    """Atoms in a cell.
+    """Atoms in a cell."""
 
-    Parameters
-    ----------
-    name : str
-        Shown in tables.
-    atomic_numbers : array of int, shape (n_nodes,)
-    positions : array, shape (n_nodes, 3)
-        Å.
-    cell : array, shape (3, 3)
-        Rows are lattice vectors, Å; zero if there are none.
-    pbc : tuple of three bool
-    """
-
-    name: str
-    atomic_numbers: NDArray[np.int64]
-    positions: NDArray[np.float64]
-    cell: NDArray[np.float64]
+    name: str  # shown in tables
+    atomic_numbers: NDArray[np.int64]  # [num_nodes]
+    positions: NDArray[np.float64]  # [num_nodes, 3], Å
+    cell: NDArray[np.float64]  # [3, 3], rows are vectors, Å; zero if nothing is periodic
     pbc: tuple[bool, bool, bool]
 
     @property
@@ -41,21 +29,11 @@ class Structure:
 def verification_systems(
     elements: Sequence[int], r_max: float, *, symbols: Sequence[str] = (), seed: int = 2024
 ) -> tuple[Structure, ...]:
-    """Return seven structures that differ in what they are periodic in, and in their distances.
+    """Return seven structures that differ in periodicity and in their distances.
 
-    Cubic, triclinic, slab, smaller than the cutoff, a molecule, and pairs of atoms that see no
-    other: with lengths about those of bonds, and stretched from there to the cutoff.
-
-    Parameters
-    ----------
-    elements : sequence of int
-        Atomic numbers, or types of NequIP, to draw from.
-    r_max : float
-        Cutoff in Å; sets the spacing of the atoms such that all have neighbours.
-    symbols : sequence of str
-        Of the elements, or names of the types; default: those of the atomic numbers.
-    seed : int
-        Seed of the random numbers.
+    Cubic, triclinic, slab, smaller than the cutoff, a molecule, and two sets of isolated pairs:
+    about as long as bonds, and stretched from there to the cutoff. `elements` are atomic numbers
+    or types of NequIP, whose names are `symbols`; `r_max` also sets the spacing of the atoms.
     """
     from ase.data import atomic_numbers, chemical_symbols, covalent_radii
 
@@ -98,30 +76,30 @@ def verification_systems(
         (False, False, False),
     )
     names = symbols or [chemical_symbols[z] for z in elements]
-    # a type that is no element is taken for carbon
+    # types whose names are no elements get the radius of carbon
     radii = {
         z: covalent_radii[atomic_numbers.get(s, 6)] for z, s in zip(elements, names, strict=True)
     }
     combinations = list(combinations_with_replacement(elements, 2))
 
-    def pairs(name: str, lengths: Callable[[float, float], float]) -> Structure:
-        """Return 27 pairs; `lengths` has that of a bond and a place between 0 and 1."""
+    def pairs(name: str, length: Callable[[float, float], float]) -> Structure:
+        """Return 27 pairs; `length` takes that of a bond and a fraction from 0 to 1."""
         # every pair of elements occurs once before any occurs twice
         chosen = [combinations[k] for k in np.resize(rng.permutation(len(combinations)), 27)]
-        apart = [
-            min(lengths(radii[a] + radii[b], place), 0.99 * r_max)
-            for (a, b), place in zip(chosen, np.linspace(0.0, 1.0, 27), strict=True)
+        distances = [
+            min(length(radii[a] + radii[b], fraction), 0.99 * r_max)
+            for (a, b), fraction in zip(chosen, np.linspace(0.0, 1.0, 27), strict=True)
         ]
-        ends = rng.normal(size=(27, 3))
-        ends *= np.array(apart)[:, None] / 2.0 / np.linalg.norm(ends, axis=1, keepdims=True)
+        halves = rng.normal(size=(27, 3))
+        halves *= np.array(distances)[:, None] / 2.0 / np.linalg.norm(halves, axis=1, keepdims=True)
         grid = np.stack(np.meshgrid(*[np.arange(-1, 2)] * 3, indexing="ij"), axis=-1)
-        centers = grid.reshape(-1, 3) * (r_max + max(apart))
-        points = np.stack([centers - ends, centers + ends], axis=1).reshape(-1, 3)
+        centers = grid.reshape(-1, 3) * (r_max + max(distances))
+        points = np.stack([centers - halves, centers + halves], axis=1).reshape(-1, 3)
         kinds = np.array(chosen, dtype=np.int64).reshape(-1)
         return Structure(name, kinds, points, np.zeros((3, 3)), (False, False, False))
 
-    short = pairs("short pairs", lambda bond, place: (0.7 + 0.6 * place) * bond)
+    short = pairs("short pairs", lambda bond, fraction: (0.7 + 0.6 * fraction) * bond)
     stretched = pairs(
-        "stretched pairs", lambda bond, place: 1.3 * bond + place * (r_max - 1.3 * bond)
+        "stretched pairs", lambda bond, fraction: 1.3 * bond + fraction * (r_max - 1.3 * bond)
     )
     return cubic, triclinic, slab, images, molecule, short, stretched

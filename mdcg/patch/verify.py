@@ -46,31 +46,16 @@ _SMALL = 1e-2  # results below this, in their unit, are differences of larger on
 
 @dataclass(frozen=True)
 class Deviation:
-    """Largest difference of one output on one structure.
+    """Largest difference of one output on one structure."""
 
-    Parameters
-    ----------
-    system, quantity, unit : str
-        Structure name, key in the model's result, unit of the numbers.
-    n_atoms, n_edges : int
-        Size of the structure.
-    error : float
-        Largest difference of the patched model from the original, which for float32 is evaluated in
-        float64.
-    own_error : float or None
-        For float32, the difference of the original from itself in float64.
-    limit : float
-        Largest allowed `error`.
-    """
-
-    system: str
-    quantity: str
+    system: str  # name of the structure
+    quantity: str  # key in the model's result
     unit: str
     n_atoms: int
     n_edges: int
-    error: float
-    own_error: float | None
-    limit: float
+    error: float  # against the original, which for float32 is evaluated in float64
+    own_error: float | None  # of a float32 original against itself in float64
+    limit: float  # largest allowed `error`
 
     @property
     def passed(self) -> bool:
@@ -80,20 +65,12 @@ class Deviation:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """All differences found; ``print(report)`` shows a table.
-
-    Parameters
-    ----------
-    dtype, device : str
-    deviations : tuple of Deviation
-    note : str
-        What was left out of the comparison and why; empty if nothing was.
-    """
+    """All differences found; ``print(report)`` shows a table."""
 
     dtype: str
     device: str
     deviations: tuple[Deviation, ...]
-    note: str = ""
+    note: str = ""  # what was left out of the comparison, and why
 
     @property
     def passed(self) -> bool:
@@ -171,36 +148,15 @@ def verify_patch(
     systems: Sequence[Structure] | None = None,
     atol_forces: float | None = None,
 ) -> VerificationReport:
-    """Compare two models of the same dtype on several structures.
+    """Compare two models of the same dtype on several structures; neither is changed.
 
-    float64: energy within 1e-9 eV/atom, forces 1e-8 eV/Å, stress 1e-9 eV/Å³, and 1e-12 of the
-    energy or 1e-11 of the largest force or stress of the structure more. float32: the error against
-    the original in float64 may be twice the original's own on its worst structure, whether that is
-    the worst in the unit of the output or relative to the size of the output, and 1e-7 of the
-    energy or 1e-6 of the largest force or stress more.
+    float64: energy within 1e-9 eV/atom, forces 1e-8 eV/Å, stress 1e-9 eV/Å³, and in addition 1e-12
+    of the energy or 1e-11 of the largest force or stress of the structure.
 
-    Parameters
-    ----------
-    original, patched : torch.nn.Module
-        MACE or NequIP models; neither is changed.
-    head : str, optional
-        Needed if there are several.
-    systems : sequence of Structure, optional
-        Default: :func:`~mdcg.patch.systems.verification_systems` of the model's elements.
-    atol_forces : float, optional
-        Limit on forces in eV/Å instead of the ones above.
-
-    Returns
-    -------
-    VerificationReport
-        Look at ``passed``.
-
-    Raises
-    ------
-    VerificationError
-        A model fails to run on a structure.
-    ValueError
-        Unknown head, or the dtypes differ.
+    float32: the patched model is compared with the original in float64. Its error may be twice that
+    of the original in float32 on the structure where that is largest, in the unit of the output or
+    relative to its size. In addition it may be 1e-7 of the energy or 1e-6 of the largest force or
+    stress. `atol_forces` (eV/Å) replaces the limit on forces.
     """
     info, patched_info = model_info(original), model_info(patched)
     if info.dtype != patched_info.dtype:
@@ -225,7 +181,7 @@ def _each(systems: Sequence[Structure], what: str) -> Iterator[Structure]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a model gives on the structures of a comparison, and in float64."""
+    """The outputs of a model on the structures of a comparison, in its dtype and in float64."""
 
     dtype: torch.dtype
     device: torch.device
@@ -248,20 +204,10 @@ def evaluate_reference(
     exact: torch.nn.Module | None = None,
     fields: Mapping[str, int] | None = None,
 ) -> Reference:
-    """Evaluate the model that others are compared with.
+    """Evaluate the model that others are compared with; its dtype selects the limits.
 
-    Parameters
-    ----------
-    original : torch.nn.Module
-        The reference; its dtype selects the limits.
-    head : str, optional
-        As in :func:`verify_patch`.
-    systems : sequence of Structure, optional
-        As in :func:`verify_patch`.
-    exact : torch.nn.Module, optional
-        Reference for a float32 model; default: its copy in float64.
-    fields : mapping of str to int, optional
-        Inputs of the structures that the model reads, such as a charge.
+    `exact` is the reference for a float32 model; default: its copy in float64. `fields` has inputs
+    that the model reads of the structures, such as a charge.
     """
     info = model_info(original)
     if systems is None:
@@ -282,16 +228,7 @@ def evaluate_reference(
 def compare(
     reference: Reference, found: Sequence[Outputs], *, atol_forces: float | None = None
 ) -> VerificationReport:
-    """Compare what was found for the structures of a reference; limits as :func:`verify_patch`.
-
-    Parameters
-    ----------
-    reference : Reference
-    found : sequence of dict
-        Outputs on each structure, by MACE's names, in float64.
-    atol_forces : float, optional
-        As in :func:`verify_patch`.
-    """
+    """Compare outputs in float64 with a reference, within the limits of :func:`verify_patch`."""
     runs = [_Run(*pair) for pair in zip(reference.structures, found, strict=True)]
     deviations = _compare(runs, reference.dtype == torch.float32, atol_forces)
     dtype = str(reference.dtype).removeprefix("torch.")
@@ -307,10 +244,7 @@ def evaluate_outputs(
 ) -> tuple[int, Outputs]:
     """Return the number of edges and the outputs of a model, run as in dynamics.
 
-    Raises
-    ------
-    VerificationError
-        It does not run.
+    VerificationError says that the model does not run.
     """
     try:
         with (
@@ -363,7 +297,7 @@ class _Run:
         return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
 
     def atoms(self, name: str) -> int:
-        """Return what an output is divided by."""
+        """Return the number of atoms that an output is divided by."""
         return len(self.known.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
 
     def own_error(self, name: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import doctest
 import importlib
+import inspect
 import io
 import pickle
 import shutil
@@ -133,6 +134,16 @@ def test_public_names() -> None:
     assert set(mdcg.__all__) <= set(dir(mdcg))
     with pytest.raises(AttributeError, match="module 'mdcg' has no attribute 'convolution'"):
         _ = mdcg.convolution
+
+
+def test_public_names_have_docstrings() -> None:
+    public = {name: getattr(mdcg, name) for name in mdcg.__all__ if name != "__version__"}
+    for name, found in list(public.items()):
+        for method in vars(found) if isinstance(found, type) else ():
+            value = getattr(found, method)
+            if method[0] != "_" and (callable(value) or isinstance(value, property)):
+                public[f"{name}.{method}"] = value
+    assert not [name for name, found in public.items() if not inspect.getdoc(found)]
 
 
 @pytest.mark.parametrize("module", ["mdcg.problem.conv_problem", "mdcg.ops.functional"])

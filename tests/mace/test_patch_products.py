@@ -228,7 +228,7 @@ def test_inference_mode_leaves_nothing_behind() -> None:
     fused = fuse(layer)
     x, y = operands(layer)
     with torch.inference_mode():
-        fused._remember()
+        fused._prepare()
         fused(x, y)
     assert_same(all_derivatives(fused), all_derivatives(layer), 1e-12)
 
