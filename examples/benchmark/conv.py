@@ -127,7 +127,7 @@ def measure(
         "batched": graph.batched,
         "weight_numel": problem.weight_numel,
         "out_dim": problem.irreps_out.dim,
-        "paths": problem.num_paths,
+        "paths": len(problem.paths),
         "nnz": problem.nnz,
         "rows": add_ratios(rows),
         "refused": refused,

@@ -24,28 +24,19 @@ MAX_DEGREE = 4
 _FORMAT = 1
 # Entries below this, relative to the largest entry, are rounding errors when tensors are reduced.
 _TOLERANCE = {"float32": 2e-6, "float64": 1e-11}
-# Largest error of a reduction, relative to the largest entry; tensors of MACE lose 2e-7 and 5e-15.
-_LOSS = {"float32": 2e-5, "float64": 1e-10}
+# Largest error of a reduction, relative to the largest entry; MACE's tensors have 2e-7 and 5e-15.
+_MAX_LOSS = {"float32": 2e-5, "float64": 1e-10}
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A vector of polynomials that share one coefficient.
+    """A vector of polynomials that share one coefficient."""
 
-    Parameters
-    ----------
-    i_out : int
-        Position of the output block in ``irreps_out``.
-    components : tuple of tuple of (float, tuple of int)
-        For each component of the block its monomials: factor and ascending input components.
-    """
-
-    i_out: int
-    components: tuple[tuple[Monomial, ...], ...]
+    i_out: int  # position of the output block in irreps_out
+    components: tuple[tuple[Monomial, ...], ...]  # [2l+1], the monomials of each component
 
     @property
     def nnz(self) -> int:
-        """Number of monomials, summed over components."""
         return sum(len(terms) for terms in self.components)
 
 
@@ -101,7 +92,7 @@ class SymmetricContractionProblem(ProblemText):
                 f"irreps {self.irreps_in} and {self.irreps_out} have multiplicities "
                 f"{sorted(muls)}, expected one for all blocks"
             )
-        # made now: torch.compile cannot trace what functools.cached_property does
+        # not cached properties, because torch.compile cannot trace those
         object.__setattr__(self, "channels", muls.pop())
         for name, irreps in (("dim_in", self.irreps_in), ("dim_out", self.irreps_out)):
             object.__setattr__(self, name, sum(block.ir.dim for block in irreps))
@@ -171,7 +162,7 @@ class SymmetricContractionProblem(ProblemText):
     def derivative(self) -> SymmetricContractionProblem:
         """Return the problem of directional derivatives: input (x, a), output ``dP(x)/dx a``.
 
-        Derivatives of every order are contractions of this kind again.
+        Derivatives of every order are again problems of this kind.
         """
         found = []
         for polynomial in self.polynomials:
@@ -179,9 +170,9 @@ class SymmetricContractionProblem(ProblemText):
             for terms in polynomial.components:
                 total: dict[tuple[int, ...], float] = {}
                 for value, indices in terms:
-                    for place, index in enumerate(indices):
-                        rest = indices[:place] + indices[place + 1 :]
-                        key = (*rest, index + self.dim_in)
+                    for position, index in enumerate(indices):  # the product rule
+                        others = indices[:position] + indices[position + 1 :]
+                        key = (*others, index + self.dim_in)
                         total[key] = total.get(key, 0.0) + value
                 components.append(tuple((v, k) for k, v in sorted(total.items())))
             found.append(Polynomial(polynomial.i_out, tuple(components)))
@@ -206,21 +197,16 @@ class SymmetricContractionProblem(ProblemText):
     def _of(cls, data: Mapping[str, Any]) -> SymmetricContractionProblem:
         if (data["format"], data["kind"]) != (_FORMAT, "symmetric_contraction"):
             raise ValueError(f"format {data['format']} {data['kind']}, expected {_FORMAT}")
-        return cls(
-            Irreps.parse(data["irreps_in"]),
-            Irreps.parse(data["irreps_out"]),
-            tuple(
-                Polynomial(
-                    i_out,
-                    tuple(
-                        tuple((float.fromhex(v), tuple(ix)) for v, *ix in terms)
-                        for terms in components
-                    ),
-                )
-                for i_out, components in data["polynomials"]
-            ),
-            data["dtype"],
+        polynomials = (
+            Polynomial(
+                i_out,
+                tuple(
+                    tuple((float.fromhex(v), tuple(ix)) for v, *ix in terms) for terms in components
+                ),
+            )
+            for i_out, components in data["polynomials"]
         )
+        return cls.build(data["irreps_in"], data["irreps_out"], polynomials, dtype=data["dtype"])
 
     def __str__(self) -> str:
         return (
@@ -232,20 +218,13 @@ class SymmetricContractionProblem(ProblemText):
 
 @dataclass(frozen=True)
 class FoldedTensors:
-    """A problem, and the matrix that turns the weights of all paths into its coefficients.
-
-    Parameters
-    ----------
-    problem : SymmetricContractionProblem
-    combination : array, shape (num_coefficients, number of paths)
-        ``coefficients[s, r, c] = sum_k combination[r, k] weights[s, k, c]``, paths of all tensors
-        one after the other.
-    error : float
-        Largest entry of the tensors that the reduction did not reproduce; nan if read from text.
-    """
+    """A problem, and the matrix that turns the weights of all paths into its coefficients."""
 
     problem: SymmetricContractionProblem
+    # [num_coefficients, num_paths], paths of all tensors one after the other:
+    # coefficients[s, r, c] = sum_k combination[r, k] weights[s, k, c]
     combination: NDArray[np.float64]
+    # largest entry of the tensors that the reduction did not reproduce; nan if read from text
     error: float = field(default=float("nan"), compare=False)
 
     @classmethod
@@ -259,23 +238,11 @@ class FoldedTensors:
     ) -> FoldedTensors:
         """Reduce the coupling tensors of a model to independent polynomials, exactly.
 
-        Parameters
-        ----------
-        irreps_in, irreps_out : str
-            All of one multiplicity.
-        tensors : iterable of (int, array)
-            Output block and tensor of shape (2l+1, dim_in, ..., dim_in, paths), in the order of
-            the weights. They need not be symmetric, and paths need not be independent.
-        dtype : str
-            Type in which the tensors are stored: in float32, entries that differ by rounding count
-            as equal; in float64 every digit counts.
-
-        Raises
-        ------
-        UnsupportedProblemError
-            Kernels do not exist for the correlation order, or the reduction loses too much.
+        `tensors` has pairs of an output block and a tensor [2l+1, dim_in, ..., dim_in, num_paths],
+        in the order of the weights. Tensors need not be symmetric, nor paths independent. `dtype`
+        is that of the stored tensors: entries that differ by its rounding count as equal.
         """
-        rows: list[NDArray[np.float64]] = []
+        combinations: list[NDArray[np.float64]] = []
         polynomials: list[Polynomial] = []
         error = 0.0
         for i_out, tensor in tensors:
@@ -293,30 +260,28 @@ class FoldedTensors:
             if flat.size:
                 lost = float(np.max(np.abs(combination.T @ basis - flat)))
                 largest = float(np.max(np.abs(tensor)))
-                if not lost <= _LOSS[dtype] * largest:  # also true for nan
+                if not lost <= _MAX_LOSS[dtype] * largest:  # also true for nan
                     raise UnsupportedProblemError(
                         f"the coupling tensor of order {degree} for output block {i_out} was "
                         f"reduced with an error of {lost:.0e} beside entries up to {largest:.0e}, "
-                        f"expected at most {_LOSS[dtype]:.0e} of them in {dtype}: its paths are "
-                        "nearly but not quite dependent; load the model in float64, or keep the "
-                        "original layer"
+                        f"expected at most {_MAX_LOSS[dtype]:.0e} of them in {dtype}: its paths "
+                        "are nearly but not quite dependent; load the model in float64, or keep "
+                        "the original layer"
                     )
                 error = max(error, lost)
-            rows.append(combination)
+            combinations.append(combination)
             products = monomials(tensor.shape[1], degree)
             for row in basis.reshape(-1, dim, count):
                 polynomials.append(Polynomial(i_out, _sparse(row, products)))
-        total = np.zeros((len(polynomials), sum(part.shape[1] for part in rows)))
-        first = [0, 0]
-        for part in rows:
-            r, k = first
-            total[r : r + part.shape[0], k : k + part.shape[1]] = part
-            first = [r + part.shape[0], k + part.shape[1]]
+        block_diagonal = np.zeros((len(polynomials), sum(part.shape[1] for part in combinations)))
+        r = k = 0
+        for part in combinations:
+            block_diagonal[r : r + part.shape[0], k : k + part.shape[1]] = part
+            r, k = r + part.shape[0], k + part.shape[1]
         problem = SymmetricContractionProblem.build(irreps_in, irreps_out, polynomials, dtype=dtype)
-        return cls(problem, total, error)
+        return cls(problem, block_diagonal, error)
 
     def to_json(self) -> str:
-        """Return text from which :meth:`from_json` makes an equal object."""
         entries = [
             [int(r), int(k), float(self.combination[r, k]).hex()]
             for r, k in np.argwhere(self.combination)
@@ -330,13 +295,7 @@ class FoldedTensors:
 
     @classmethod
     def from_json(cls, text: str) -> FoldedTensors:
-        """Rebuild from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is not of this format.
-        """
+        """Rebuild from :meth:`to_json`; raise ValueError if the text is of another format."""
         try:
             data = json.loads(text)
             combination = np.zeros(data["shape"])

@@ -117,7 +117,7 @@ class ConvProblem(ProblemText):
         check_dtype(self.dtype)
         for number, path in enumerate(self.paths):
             self._check_path(number, path)
-        # made now: torch.compile cannot trace what functools.cached_property does
+        # not cached properties, because torch.compile cannot trace those
         sizes = [int(np.prod(self.weight_shape(path))) for path in self.paths]
         starts = tuple(int(n) for n in np.cumsum([0, *sizes]))
         object.__setattr__(self, "weight_offsets", starts[:-1])
@@ -202,12 +202,8 @@ class ConvProblem(ProblemText):
         UnsupportedProblemError
             Another connection mode than uvu and uvw, or 3j buffers that are not Wigner 3j symbols.
         """
-        in1, in2, out = (
-            Irreps.from_pairs((mul, ir.l, ir.p) for mul, ir in getattr(tp, name))
-            for name in ("irreps_in1", "irreps_in2", "irreps_out")
-        )
-        paths = tuple(
-            Path(
+        paths = (
+            (
                 int(ins.i_in1),
                 int(ins.i_in2),
                 int(ins.i_out),
@@ -217,17 +213,14 @@ class ConvProblem(ProblemText):
             )
             for ins in tp.instructions
         )
-        buffers = _w3j_buffers(tp)
-        flipped, rounded = _flipped_and_rounded(buffers)
-        if dtype is None:
-            dtype = str(tp.output_mask.dtype).removeprefix("torch.")
-        return cls(
-            in1,
-            in2,
-            out,
+        flipped, rounded = _flipped_and_rounded(_w3j_buffers(tp))
+        return cls.build(
+            str(tp.irreps_in1),
+            str(tp.irreps_in2),
+            str(tp.irreps_out),
             paths,
             layout=layout,
-            dtype=dtype,
+            dtype=dtype or str(tp.output_mask.dtype).removeprefix("torch."),
             shared_weights=bool(tp.shared_weights),
             flipped=flipped,
             rounded=rounded,
@@ -260,14 +253,9 @@ class ConvProblem(ProblemText):
         shape = (self.irreps_in1[path.i_in1].mul, self.irreps_in2[path.i_in2].mul)
         return shape if path.mode == "uvu" else (*shape, self.irreps_out[path.i_out].mul)
 
-    @property
-    def num_paths(self) -> int:
-        """Number of paths."""
-        return len(self.paths)
-
     @cached_property
     def nnz(self) -> int:
-        """Nonzero 3j entries, summed over paths."""
+        """Number of nonzero 3j entries, summed over paths."""
         return sum(int(np.count_nonzero(self.w3j(self.degrees(path)))) for path in self.paths)
 
     def with_dtype(self, dtype: str) -> ConvProblem:
@@ -295,13 +283,12 @@ class ConvProblem(ProblemText):
     def _of(cls, data: Mapping[str, Any]) -> ConvProblem:
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']}, expected {_FORMAT}")
-        in1, in2, out = (Irreps.parse(data[f"irreps_{n}"]) for n in ("in1", "in2", "out"))
-        return cls(
-            in1,
-            in2,
-            out,
-            tuple(
-                Path(i, j, k, mode, bool(weighted), float.fromhex(value))
+        return cls.build(
+            data["irreps_in1"],
+            data["irreps_in2"],
+            data["irreps_out"],
+            (
+                (i, j, k, mode, bool(weighted), float.fromhex(value))
                 for i, j, k, mode, weighted, value in data["paths"]
             ),
             layout=data["layout"],
@@ -315,7 +302,7 @@ class ConvProblem(ProblemText):
         shared = "shared" if self.shared_weights else "per edge"
         return (
             f"ConvProblem {self.key()}: {self.irreps_in1} (x) {self.irreps_in2} -> "
-            f"{self.irreps_out}, {self.num_paths} paths, {self.nnz} nonzeros, "
+            f"{self.irreps_out}, {len(self.paths)} paths, {self.nnz} nonzeros, "
             f"{self.weight_numel} weights ({shared}), "
             f"{self.dtype}, {self.layout}"
         )
@@ -334,7 +321,7 @@ def _w3j_buffers(tp: Any) -> dict[Degrees, NDArray[Any]]:
 def _flipped_and_rounded(
     buffers: Mapping[Degrees, NDArray[Any]],
 ) -> tuple[tuple[Degrees, ...], tuple[Degrees, ...]]:
-    """Compare a module's 3j buffers with ours: which have the other sign, which were rounded."""
+    """Return which 3j buffers of a module have the other sign, and which are rounded."""
     flipped, rounded = [], []
     for degrees, buffer in sorted(buffers.items()):
         ours, theirs = wigner_3j(*degrees), buffer.astype(np.float64)

@@ -48,27 +48,16 @@ class MulIrrep:
 
 @dataclass(frozen=True)
 class Irreps:
-    """An ordered list of irreps with multiplicities, ``"128x0e+128x1o"``.
+    """An ordered list of irreps with multiplicities, such as ``"128x0e+128x1o"``.
 
     Order and repetition matter: nothing is sorted or merged.
-
-    Parameters
-    ----------
-    blocks : tuple of MulIrrep
-        Consecutive blocks; build them with :meth:`parse` or :meth:`from_pairs`.
     """
 
-    blocks: tuple[MulIrrep, ...]
+    blocks: tuple[MulIrrep, ...]  # consecutive
 
     @classmethod
     def parse(cls, text: str) -> Irreps:
-        """Parse e3nn's notation; an empty string has dimension 0.
-
-        Raises
-        ------
-        ValueError
-            A term is not of the form ``8x1o``.
-        """
+        """Parse e3nn's notation, or raise ValueError; an empty string has dimension 0."""
         pairs = []
         for term in filter(None, (part.strip() for part in text.split("+"))):
             match = _TERM.match(term)
@@ -82,13 +71,7 @@ class Irreps:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[int, int, int]]) -> Irreps:
-        """Build from ``(mul, l, p)`` triples.
-
-        Raises
-        ------
-        ValueError
-            A multiplicity or degree is negative, or a parity neither 1 nor -1.
-        """
+        """Build from ``(mul, l, p)`` triples, or raise ValueError."""
         blocks, offset = [], 0
         for mul, l, p in pairs:
             if mul < 0:

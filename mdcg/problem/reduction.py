@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Orders of the columns that are tried; another order gives another basis of the same space.
-_ORDERS = 12
+# Random orders of the columns that are tried; another order gives another basis of the same space.
+_RANDOM_ORDERS = 12
 
 
 @lru_cache(maxsize=64)
@@ -24,28 +24,21 @@ def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
 def symmetrize(tensor: Array, degree: int) -> Array:
     """Return the coefficients of the polynomials that a tensor stands for.
 
-    Parameters
-    ----------
-    tensor : array, shape (n, dim, ..., dim, k)
-        With `degree` axes of the length of the input.
-    degree : int
-
-    Returns
-    -------
-    array, shape (k, n, number of monomials)
-        Monomials as in :func:`monomials`.
+    The tensor [n, dim, ..., dim, num_paths] has `degree` axes of length `dim`. The result is
+    [num_paths, n, num_monomials], with the monomials of :func:`monomials`.
     """
     n, dim, k = tensor.shape[0], tensor.shape[1], tensor.shape[-1]
     ascending = np.sort(np.indices((dim,) * degree).reshape(degree, -1), axis=0)
-    # position of an ascending tuple in lexicographic order
+    # the position of each ascending tuple in lexicographic order, index by index
     position = np.zeros(ascending.shape[1], dtype=np.int64)
-    tables = [[comb(v + d - 1, d) for v in range(dim + 1)] for d in range(1, degree + 1)]
-    for place in range(degree):
-        remaining = degree - place
-        table = np.asarray(tables[remaining - 1])
-        low = ascending[place - 1] if place else np.zeros_like(position)
-        # tuples that start below this index, of those that start at `low` or above
-        position += table[dim - low] - table[dim - ascending[place]]
+    low = np.zeros_like(position)
+    for number, index in enumerate(ascending):
+        remaining = degree - number
+        # of `remaining` indices from v variables
+        count = np.array([comb(v + remaining - 1, remaining) for v in range(dim + 1)])
+        # how many tuples continue with an index from `low` to below this one
+        position += count[dim - low] - count[dim - index]
+        low = index
     order = np.argsort(position, kind="stable")
     starts = np.searchsorted(position[order], np.arange(len(monomials(dim, degree))))
     flat = tensor.reshape(n, -1, k)[:, order]
@@ -55,35 +48,26 @@ def symmetrize(tensor: Array, degree: int) -> Array:
 def reduce_rows(rows: Array, tolerance: float) -> tuple[Array, Array]:
     """Find few sparse rows that span the given ones.
 
-    Rows that share columns are reduced together, to row echelon form with full pivoting inside
-    the first columns that have something left. Of several orders of the columns, the one with the
-    fewest nonzeros is taken.
+    Rows that share columns are reduced together, to row echelon form. Several orders of the columns
+    are tried, and the result with the fewest nonzeros is taken. `tolerance` is what counts as zero,
+    relative to the largest entry.
 
-    Parameters
-    ----------
-    rows : array, shape (k, n)
-    tolerance : float
-        What counts as zero, relative to the largest entry.
-
-    Returns
-    -------
-    basis : array, shape (r, n)
-    combination : array, shape (r, k)
-        ``rows = combination.T @ basis``, within the tolerance.
+    The results are ``basis`` [rank, num_columns] and ``combination`` [rank, num_rows], with
+    ``rows = combination.T @ basis`` within the tolerance.
     """
     k, n = rows.shape
     limit = tolerance * float(np.max(np.abs(rows), initial=0.0))
     bases, combinations = [], []
     for members, columns in _clusters(np.abs(rows) > limit):
         part = rows[np.ix_(members, columns)]
-        best = min(
+        sparsest, pivots = min(
             (_echelon(part, order, limit, tolerance) for order in _orders(part)),
             key=lambda found: int(np.count_nonzero(found[0])),
         )
-        basis = np.zeros((len(best[0]), n))
-        basis[:, columns] = best[0]
-        combination = np.zeros((len(best[0]), k))
-        combination[:, members] = part[:, best[1]].T
+        basis = np.zeros((len(sparsest), n))
+        basis[:, columns] = sparsest
+        combination = np.zeros((len(sparsest), k))
+        combination[:, members] = part[:, pivots].T  # the pivots are unit columns of the basis
         bases.append(basis)
         combinations.append(combination)
     if not bases:
@@ -92,7 +76,7 @@ def reduce_rows(rows: Array, tolerance: float) -> tuple[Array, Array]:
 
 
 def _clusters(used: NDArray[np.bool_]) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return (rows, columns) that have no column in common with the others, by first column."""
+    """Return groups (rows, columns) that share no column with other groups, by first column."""
     label = np.full(used.shape[0], -1)
     found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for start in np.argsort(np.where(used.any(1), used.argmax(1), used.shape[1]), kind="stable"):
@@ -113,12 +97,12 @@ def _clusters(used: NDArray[np.bool_]) -> list[tuple[NDArray[np.int64], NDArray[
 def _orders(part: Array) -> list[NDArray[np.int64]]:
     n = part.shape[1]
     plain = np.arange(n)
-    density = np.count_nonzero(part, axis=0)
+    if len(part) == 1:  # one row has one basis only
+        return [plain]
+    by_density = np.argsort(np.count_nonzero(part, axis=0), kind="stable")
     rng = np.random.default_rng(n)
-    found = [plain, plain[::-1], np.argsort(density, kind="stable")]
-    found.append(found[-1][::-1])
-    # one row has one basis only
-    return found[:1] if len(part) == 1 else found + [rng.permutation(n) for _ in range(_ORDERS)]
+    random = [rng.permutation(n) for _ in range(_RANDOM_ORDERS)]
+    return [plain, plain[::-1], by_density, by_density[::-1], *random]
 
 
 def _echelon(
@@ -145,18 +129,18 @@ def _echelon(
     if len(pivots) < len(work) and float(np.max(np.abs(work[len(pivots) :]))) > limit:
         # small pivots were passed over: take them after all
         more, columns = _echelon(work[len(pivots) :], order, limit, tolerance)
-        columns_all = np.asarray([*pivots, *columns])
         basis = np.vstack([basis, more])
-        for row in range(len(pivots), len(basis)):  # each has zeros where the others have pivots
+        first_new = len(pivots)
+        pivots += columns.tolist()
+        for row in range(first_new, len(basis)):  # each has zeros where the others have pivots
             for above in range(row):
-                basis[above] -= basis[above, columns_all[row]] * basis[row]
-        return _cleaned(basis, columns_all, tolerance), columns_all
-    columns_all = np.asarray(pivots, dtype=np.int64)
-    return _cleaned(basis, columns_all, tolerance), columns_all
+                basis[above] -= basis[above, pivots[row]] * basis[row]
+    found = np.asarray(pivots, dtype=np.int64)
+    return _cleaned(basis, found, tolerance), found
 
 
 def _cleaned(basis: Array, pivots: NDArray[np.int64], tolerance: float) -> Array:
-    """Set what cancelled to zero; a row's own size decides, as rows have unit pivots."""
+    """Set what cancelled to zero, relative to each row's largest entry."""
     small = tolerance * np.max(np.abs(basis), axis=1, keepdims=True)
     basis = np.where(np.abs(basis) > small, basis, 0.0)
     basis[:, pivots] = np.eye(len(pivots))

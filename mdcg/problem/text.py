@@ -1,4 +1,4 @@
-"""The base of all problems: canonical text and a key."""
+"""The base of all problems, and names of dtypes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,13 @@ _SHORT = {"fp32": "float32", "fp64": "float64"}
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise ValueError unless kernels exist for a type."""
+    """Raise ValueError unless kernels exist for a dtype."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
 
 
 def dtype_of(word: object) -> str:
-    """Return ``"float32"`` or ``"float64"`` for such a name, fp32, fp64, or a type of torch.
-
-    Raises
-    ------
-    ValueError
-        The word is none of these.
-    """
+    """Return ``"float32"`` or ``"float64"`` for such a name, fp32, fp64, or a dtype of torch."""
     given = str(word).removeprefix("torch.")
     name = _SHORT.get(given, given)
     if name not in DTYPES:
@@ -35,12 +29,12 @@ def dtype_of(word: object) -> str:
 
 
 class ProblemText:
-    """Base of the frozen dataclasses of problems; their text is made with the object."""
+    """Base of the frozen dataclasses of problems: canonical text and a key."""
 
     _json: str
 
     def _data(self) -> dict[str, Any]:
-        """Return plain values that :meth:`_of` makes an equal problem of."""
+        """Return plain values from which :meth:`_of` makes an equal problem."""
         raise NotImplementedError
 
     @classmethod
@@ -53,13 +47,7 @@ class ProblemText:
 
     @classmethod
     def from_json(cls: type[P], text: str) -> P:
-        """Rebuild a problem from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is not a problem of this format.
-        """
+        """Rebuild a problem from :meth:`to_json`; raise ValueError for other texts."""
         try:
             return cls._of(json.loads(text))
         except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:

@@ -97,7 +97,7 @@ def test_description(name: str) -> None:
     ):
         assert [(b.mul, b.ir.l, b.ir.p) for b in ours] == [(m, ir.l, ir.p) for m, ir in theirs]
     assert problem.weight_numel == module.weight_numel
-    assert problem.num_paths == len(spec["paths"])
+    assert len(problem.paths) == len(spec["paths"])
     assert problem.shared_weights == module.shared_weights
     assert problem.dtype == "float64"
     assert problem.layout == "mul_ir"

@@ -56,7 +56,7 @@ def test_options_are_checked(option: str, value: str, allowed: str) -> None:
 
 def test_counts() -> None:
     problem = mixed_problem()
-    assert problem.num_paths == 7
+    assert len(problem.paths) == 7
     shapes = [problem.weight_shape(path) for path in problem.paths]
     assert shapes == [(5, 2), (5, 1, 6), (3, 2, 6), (0,), (3, 1), (3, 1, 5), (2, 1, 6)]
     assert problem.weight_numel == 10 + 30 + 36 + 0 + 3 + 15 + 12
@@ -190,7 +190,7 @@ def test_copies_are_equal(copied: Any) -> None:
 
 def test_problems_without_paths_or_blocks() -> None:
     problem = ConvProblem.build("8x0e", "0e", "8x0e", [])
-    assert (problem.num_paths, problem.nnz, problem.weight_numel) == (0, 0, 0)
+    assert (len(problem.paths), problem.nnz, problem.weight_numel) == (0, 0, 0)
     assert ConvProblem.build("", "", "", []).irreps_out.dim == 0
 
 
