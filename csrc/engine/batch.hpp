@@ -11,13 +11,13 @@
 
 namespace mdcg {
 
-// What is wanted; null pointers are left out, and nothing is computed for them. Without `size`.
+// The results that are wanted; others have null pointers and are not computed. `size` is not used.
 using Results = mdcg_results;
 
-// Systems without ghosts, each open or periodic, that do not interact.
+// Systems without ghosts, each open or periodic, that do not interact. System s has the nodes
+// first_node[s] .. first_node[s + 1] - 1.
 struct Batch {
     std::int64_t num_systems = 0;
-    // System s has nodes first_node[s] .. first_node[s + 1] - 1.
     const std::int64_t* first_node = nullptr;  // [num_systems + 1]
     const double* positions = nullptr;         // [num_nodes][3]
     const std::int32_t* types = nullptr;       // [num_nodes]
@@ -27,7 +27,7 @@ struct Batch {
 
     std::int64_t num_nodes() const { return num_systems > 0 ? first_node[num_systems] : 0; }
     const double* cell(std::int64_t s) const { return cells != nullptr ? cells + 9 * s : nullptr; }
-    // Its lists are made for this evaluation alone.
+    // The skin is 0, because lists are made for this evaluation alone.
     CellSystem system(std::int64_t s) const {
         const std::int64_t first = first_node[s];
         return {first_node[s + 1] - first,
@@ -40,15 +40,16 @@ struct Batch {
     }
 };
 
-// Throws EngineError: numbers of nodes that fall, types out of range.
+// Throws EngineError if first_node decreases or a type is out of range.
 void check_batch(const Batch& batch, int num_types);
 
-// Where the results of one system go; in those of a batch energy and virial have a row per system.
+// The results of one system, as part of those of a batch, which have a row of energy and virial for
+// each system.
 Results results_of(const Results& results, const Batch& batch, std::int64_t system,
                    int descriptor_width);
 
-// Runs a function on one system. A GeometryError then names the system, and nodes as the batch
-// numbers them.
+// Calls a function that works on one system. If it throws a GeometryError, the sentence then names
+// the system, and numbers nodes as the batch does.
 template <typename Function>
 void in_system(const Batch& batch, std::int64_t system, const Function& function) {
     try {
@@ -59,18 +60,19 @@ void in_system(const Batch& batch, std::int64_t system, const Function& function
     }
 }
 
-// Some systems of a batch as one, with edges that the host has found.
+// Several systems of a batch, joined into one with edges that the host finds.
 class JoinedSystems {
 public:
     explicit JoinedSystems(double r_max) : neighbors_(r_max, 0) {}
-    // Where groups of systems begin that are small in all, and the end of the last.
+    // Divides a batch into groups of systems that have few nodes in total. Returns the first system
+    // of each group, and the end of the last.
     static std::vector<std::int64_t> cut(const Batch& batch);
-    // Throws GeometryError.
+    // Joins the systems first .. end - 1. Throws GeometryError.
     void join(const Batch& batch, std::int64_t first, std::int64_t end, int threads);
-    // Of the last call; valid until the next one.
+    // The joined system, valid until the next call of join().
     System system() const;
-    // Stores the results of an evaluation of it: rows of nodes are where they belong, and energies
-    // and virials are summed.
+    // What an evaluation of system() must compute for `results` of the batch: rows of nodes are
+    // written to their place there, energies and virials of systems are summed by store().
     Results wanted(const Results& results, int descriptor_width);
     void store(const Results& results) const;
 
@@ -78,8 +80,9 @@ private:
     NeighborList neighbors_;
     const Batch* batch_ = nullptr;
     std::int64_t first_ = 0, end_ = 0;
-    std::vector<std::int32_t> sender_, receiver_;
-    std::vector<double> shifts_, energies_, virials_;
+    std::vector<std::int32_t> sender_, receiver_;  // [num_edges]
+    std::vector<double> shifts_;                   // [num_edges][3]
+    std::vector<double> energies_, virials_;       // [num_nodes], [num_nodes][9]
 };
 
 }  // namespace mdcg

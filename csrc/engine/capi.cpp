@@ -42,7 +42,7 @@ using mdcg::ErrorKind;
 thread_local mdcg::Sentence last_sentence("");
 thread_local std::string last_error, last_error_about, printable_text;
 
-// Keeps a sentence, or says that even that is impossible.
+// Keeps a sentence for mdcg_last_error, which is empty if memory runs out.
 template <typename Text>
 void keep(const Text& sentence) noexcept {
     try {
@@ -68,7 +68,7 @@ void tell_host(const std::string& sentence) {
     if (notice_function != nullptr) notice_function(notice_context, sentence.c_str());
 }
 
-// Runs a function and turns what it throws into a status.
+// Calls a function, and turns exceptions into a status.
 template <typename Function>
 mdcg_status guarded(const Function& function) noexcept {
     const mdcg::NoticeScope notices(&tell_host);
@@ -106,8 +106,8 @@ void need_count(std::int64_t count, const char* what) {
         bad_argument(std::string(what) + " is " + std::to_string(count) + ", expected 0 or more");
 }
 
-// A copy of a caller's struct. Its header may be newer; then what this library does not know must
-// be 0.
+// Copies a caller's struct. If its header is newer, fields that this library does not know must be
+// 0.
 template <typename Struct>
 Struct read_struct(const Struct* given, const char* name) {
     static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0);
@@ -143,7 +143,7 @@ mdcg::EvaluatorOptions options_of(const mdcg_options* options) {
     return chosen;
 }
 
-// The host's callbacks.
+// A communicator that calls the functions of the host.
 class Callbacks : public mdcg::Communicator {
 public:
     explicit Callbacks(const mdcg_communicator& communicator) : communicator_(communicator) {}
@@ -191,7 +191,7 @@ private:
     mdcg_communicator communicator_;
 };
 
-// Lengths of blocks are checked where they are used.
+// That the blocks of peers fit `sent` and the ghosts is checked with the edges (cuda/ghosts.cpp).
 void check_peers(const mdcg_communicator& communicator) {
     need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     need_count(communicator.num_peers, "communicator.num_peers");
@@ -255,7 +255,7 @@ void check_system(const mdcg_system& system) {
     if (system.num_images > 0) need(system.image_shifts, "image_shifts");
 }
 
-// Whether neighbours are those of copies and ghosts, not of a cell.
+// Whether the neighbours to be found are ghosts and copies, instead of images in a cell.
 bool has_copies(const mdcg_system& system, const mdcg_communicator* communicator) {
     return system.cell == nullptr && (system.num_copies > 0 || communicator != nullptr ||
                                       system.num_nodes > system.num_local);
@@ -283,7 +283,7 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
                              results);
 }
 
-// Directions as C++ has them, and a batch that refers to them.
+// A batch, and the converted array that it refers to.
 struct GivenBatch {
     mdcg::Batch batch;
     std::unique_ptr<bool[]> periodic;
@@ -453,7 +453,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_node = given.copy_node;
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
-        // numbers that the model did not give out are those of a new list
+        // numbers that differ from those of the model's list stand for a new list
         const mdcg::ListNumbers& held = model->evaluator.list();
         if (given.list != nullptr && given.list->edges == held.edges)
             inner.list = {held.edges, given.list->shifts == held.shifts ? held.shifts : 0};

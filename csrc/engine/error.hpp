@@ -1,4 +1,4 @@
-// What the engine throws: one printable sentence and the status of the C interface that it becomes.
+// The error of the engine: one printable sentence, and the status of the C interface.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,18 @@ enum class ErrorKind {
     memory = 5,
     communication = 6,
     numeric = 7,
-    device = 9,  // 8 are faults of this library
+    device = 9,  // 8 is MDCG_ERROR_INTERNAL, for other exceptions
 };
 
-// The text of an error. Where it is about nodes, each "{}" stands for one of them, so that a host
-// can put its own number of that atom there.
+// The text of an error. Each "{}" stands for the number of a node, which a host can replace by its
+// own number of that atom.
 class Sentence {
 public:
     Sentence(const char* text) : Sentence(std::string(text)) {}
     Sentence(const std::string& text, std::vector<std::int64_t> nodes = {})
         : text_(printable(text)), nodes_(std::move(nodes)) {}
-    // `names`: [num_nodes] of the evaluation that failed; null: the numbers of the nodes.
+    // `names`: [num_nodes] numbers of the host for the nodes of the evaluation that failed; null:
+    // the numbers of the nodes.
     std::string text(const std::int64_t* names = nullptr) const {
         std::string out = text_;
         std::size_t at = 0;
@@ -44,7 +45,7 @@ public:
         return out;
     }
 
-    // The same with something before it, about nodes whose numbers are larger by `first`.
+    // Returns this sentence behind the text `before`, with `first` added to the numbers of nodes.
     Sentence moved(const std::string& before, std::int64_t first) const {
         Sentence found = *this;
         found.text_ = before + text_;

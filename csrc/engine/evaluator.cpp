@@ -26,7 +26,7 @@ namespace mdcg {
 
 namespace {
 
-// Systems of a batch with as many nodes are shared by all threads.
+// All threads share the evaluation of a group of systems with at least so many nodes.
 constexpr std::int64_t NODES_FOR_THREADS = 512;
 
 }  // namespace
@@ -66,7 +66,7 @@ void Evaluator::set_threads(int threads) {
 
 void Evaluator::prepare() {
     if (prepared_) return;
-    model_->set_threads(1);  // there is nothing to share, and threads cost time to start
+    model_->set_threads(1);  // an empty system has no work for more
     try {
         model_->evaluate(System{}, nullptr, Results{});
     } catch (...) {
@@ -82,7 +82,7 @@ void Evaluator::release() {
     others_.clear();
     model_->release();
 #ifdef __GLIBC__
-    malloc_trim(0);  // otherwise what was freed stays with malloc, and maps cannot have it
+    malloc_trim(0);  // otherwise malloc keeps freed memory, which Arena then cannot map
 #endif
 }
 
@@ -164,7 +164,7 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
                           "positions of the batch are in the memory of a device, where models on "
                           "the cpu and dispersion do not read them: give those of the host");
     const int width = model_->descriptor_width();
-    if (model_->makes_edges()) {  // of points
+    if (model_->makes_edges()) {  // a network that reads points
         for (std::int64_t s = 0; s < batch.num_systems; ++s)
             guarded([&] {
                 in_system(batch, s, [&] {
@@ -177,8 +177,8 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
     prepared_ = true;
 }
 
-// Threads take small groups of systems in turns, each with a model of its own: they would wait for
-// each other in every layer of such a group. Groups do not depend on the number of threads.
+// Each thread evaluates small groups of systems with a model of its own, because threads that share
+// a group wait for each other in every layer. Groups do not depend on the number of threads.
 void Evaluator::share_groups(const Batch& batch, const Results& results) {
     const std::vector<std::int64_t> cuts = JoinedSystems::cut(batch);
     const int width = model_->descriptor_width();
@@ -197,20 +197,20 @@ void Evaluator::share_groups(const Batch& batch, const Results& results) {
         else
             evaluate(group, *model_, joined[0], threads_);
     }
-    const int all =
+    const int threads =
         std::min(usable_threads(threads_), narrow(static_cast<std::int64_t>(small.size())));
-    while (static_cast<int>(others_.size()) + 1 < all) {
+    while (static_cast<int>(others_.size()) + 1 < threads) {
         auto other = Model::open(model_->shared_package(), info(), choice_);
         other->set_threads(1);
         other->evaluate(System{}, nullptr, Results{});  // loads the kernels
         others_.push_back(std::move(other));
     }
-    joined.resize(size(std::max(all, 1)), JoinedSystems(info().r_max));
-    const int each = all > 1 ? 1 : threads_;
-    model_->set_threads(each);
+    joined.resize(size(std::max(threads, 1)), JoinedSystems(info().r_max));
+    const int threads_per_group = threads > 1 ? 1 : threads_;
+    model_->set_threads(threads_per_group);
     FirstError error;
     std::atomic<bool> stop{false};
-    share_in_turns(all, static_cast<std::int64_t>(small.size()), 1,
+    share_in_turns(threads, static_cast<std::int64_t>(small.size()), 1,
                    [&](std::int64_t i, int thread) {
                        if (stop) return;
                        std::optional<HelperScope> helper;
@@ -218,7 +218,7 @@ void Evaluator::share_groups(const Batch& batch, const Results& results) {
                        const auto mine = size(thread);
                        try {
                            evaluate(small[size(i)], thread == 0 ? *model_ : *others_[mine - 1],
-                                    joined[mine], each);
+                                    joined[mine], threads_per_group);
                        } catch (...) {
                            error.keep();
                            stop = true;

@@ -18,60 +18,60 @@ struct EvaluatorOptions {
     int threads = 0;                   // 0: OpenMP's own choice
     double skin = 1;                   // Å, of lists made from a cell
     std::string precision = {};        // see parse_precision
-    DispersionChoice dispersion = {};  // with a functional: the dispersion in place of the network
+    DispersionChoice dispersion = {};  // if it has a functional, replaces the network
 };
 
-// One thread at a time. Every function throws EngineError, or std::bad_alloc.
+// For one thread at a time. Every function throws EngineError or std::bad_alloc.
 class Evaluator {
 public:
     Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions& options);
 
     const ModelInfo& info() const { return model_->info(); }
     const Package& package() const { return model_->package(); }
-    // The file as it was read, which also holds the network where this is its dispersion.
+    // The file as it was read. It also holds the network if this evaluates its dispersion.
     const std::shared_ptr<const Package>& file() const { return file_; }
     const Model& model() const { return *model_; }
     void set_threads(int threads);
-    // Loads the kernels, as the first evaluation does.
+    // Loads the kernels, which otherwise the first evaluation does.
     void prepare();
 
     void evaluate(const System& system, Communicator* communicator, const Results& results);
-    // The same where the edges are made here, of an open or periodic system without ghosts.
-    // `cell`: [3][3] or null; its skin is that of the options, or another one.
+    // Finds the edges of an open or periodic system without ghosts, and evaluates it.
     void evaluate(CellSystem system, const Results& results);
-    // The same for systems that do not interact, several at once; energy and virial have a row for
-    // each of them. Memory of a device where `batch` says so, which the model must be on.
+    // Evaluates systems that do not interact, several at once. Results have a row of energy and
+    // virial for each system.
     void evaluate(const Batch& batch, const Results& results);
     double skin() const { return skin_; }
     // See Model::list.
     const ListNumbers& list() const { return model_->list(); }
-    // Gives back the memory of evaluations, as one that runs out of memory does.
+    // Frees the memory of evaluations.
     void release();
 
-    // Model::report and what this class knows.
+    // Model::report, neighbour lists and versions, as JSON.
     std::string report() const;
+    // One line, such as
     // "mace ScaleShiftMACE, float32, cpu (x86-64-v3), 2 threads, kernels: 3 cached"
     // "mace ScaleShiftMACE, float32, cuda:0 (NVIDIA H200, sm_90), kernels: 9 cached"
     std::string summary() const;
 
 private:
-    // Runs a part of an evaluation and turns what it throws into what the public ones do.
+    // Calls a function, and turns a GeometryError into an EngineError. Frees memory if it runs out.
     template <typename Function>
     auto guarded(const Function& function);
     void run(const System& system, Communicator* communicator, const Results& results);
     void share_groups(const Batch& batch, const Results& results);
-    // Whether the last evaluation had the edges of neighbors_.
+    // Whether the last evaluation read the edges of neighbors_.
     bool has_own_edges() const {
         return neighbors_ != nullptr && list().edges != 0 &&
                list().edges == neighbors_->numbers().edges;
     }
-    // Throws EngineError where the network does not give them.
+    // Throws EngineError if the network cannot compute them.
     void check(const Results& results) const;
 
     std::shared_ptr<const Package> file_;
     std::unique_ptr<Model> model_;
     KernelChoice choice_;
-    std::vector<std::unique_ptr<Model>> others_;  // the same, for other threads of batches
+    std::vector<std::unique_ptr<Model>> others_;  // copies of the model for threads of batches
     std::unique_ptr<NeighborList> neighbors_;
     double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;

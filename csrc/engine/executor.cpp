@@ -43,8 +43,8 @@ char* Arena::reserve(std::size_t bytes) {
     void* map = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     mapped_ = map != MAP_FAILED;
     if (mapped_)
-        madvise(map, whole, MADV_HUGEPAGE);  // advice: fails where the system has none
-    else                                     // malloc may still hold what was freed
+        madvise(map, whole, MADV_HUGEPAGE);  // it may fail where the system has no large pages
+    else                                     // malloc may still have freed memory
         map = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (map == nullptr) throw std::bad_alloc();
     data_ = static_cast<char*>(map);
@@ -63,14 +63,14 @@ template class Worker<double>;
 
 template <typename T>
 void Executor<T>::reserve(const Graph& graph, const BufferPlan& plan, int threads) {
-    // room for a few more nodes: their number changes from step to step where ghosts come and go
-    const auto bytes = [](Arena& arena, std::int64_t width, std::int64_t rows) {
+    // with room for more nodes where it grows, because the number of ghosts changes between steps
+    const auto grow = [](Arena& arena, std::int64_t width, std::int64_t rows) {
         const std::size_t wanted = size(width * rows) * sizeof(T);
         if (wanted > arena.bytes()) arena.reserve(wanted + (arena.bytes() > 0 ? wanted / 8 : 0));
     };
-    bytes(local_, plan.local_width, graph.num_local);
-    bytes(total_, plan.total_width, graph.num_nodes);
-    if (static_cast<int>(seconds_.size()) < threads) {  // the last that is made
+    grow(local_, plan.local_width, graph.num_local);
+    grow(total_, plan.total_width, graph.num_nodes);
+    if (static_cast<int>(seconds_.size()) < threads) {  // seconds_ is resized last
         workers_.resize(size(threads));
         chunks_.resize(size(threads));
         seconds_.resize(size(threads));
@@ -144,7 +144,8 @@ void Executor<T>::run(const Graph& graph, const Points* points, Communicator* co
     for (const Stage& stage : program_.forward_stages)
         run_stage(stage, false, graph, descriptors, threads);
     if (with_gradient) {
-        // never null in a backward pass, also where no atom has a neighbour
+        // of at least one item, because operations see a backward pass by a pointer that is not
+        // null
         edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
         share(threads, 3 * graph.num_edges, [&](std::int64_t i, int) { gradient[i] = T(0); });
@@ -163,7 +164,7 @@ void Executor<T>::run(const Graph& graph, const Points* points, Communicator* co
     times_.assign(program_.ops.size(), {});
     for (const std::vector<double>& seconds : seconds_)
         for (std::size_t i = 0; i < times_.size(); ++i) {
-            // operations on points share their work inside of one call
+            // operations on points run on one worker, and use all threads within the call
             const double all = program_.ops[i]->reads_points() ? 1.0 : threads;
             times_[i].forward += 1e3 * seconds[2 * i] / all;
             times_[i].backward += 1e3 * seconds[2 * i + 1] / all;
@@ -244,18 +245,18 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 
 // -- forces --------------------------------------------------------------------------------------
 
-// Operations on points have summed them already.
+// Adds the results of operations on points for one node.
 template <typename T>
-void Executor<T>::add_of_points(std::int64_t node, std::int64_t to, double* forces,
-                                double* virials) const {
-    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};
+void Executor<T>::add_point_forces(std::int64_t node, std::int64_t to, double* forces,
+                                   double* virials) const {
+    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};  // of xx yy zz xy xz yz
     for (std::int64_t d = 0; forces != nullptr && d < 3; ++d)
         forces[3 * to + d] += point_forces_[size(3 * node + d)];
     for (std::int64_t i = 0; virials != nullptr && i < 9; ++i)
         virials[9 * to + i] += point_virials_[size(6 * node) + PART[i]];
 }
 
-// Every node sums its edges as a receiver, then those as a sender, in the order of the graph.
+// Every node sums the edges that it receives, then those that it sends, in the order of the graph.
 template <typename T>
 void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, int threads) const {
     const std::int64_t step = graph.nodes_per_block;
@@ -268,7 +269,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
                 for (int d = 0; d < 3; ++d) forces[3 * to + d] -= sign * static_cast<double>(g[d]);
             if (virials == nullptr) return;
             const double* v = &graph.vec[size(3 * e)];
-            // symmetric: what is not vanishes in the sum over all nodes
+            // symmetrised, as the antisymmetric part vanishes in the sum over all nodes
             for (int c = 0; c < 3; ++c)
                 for (int d = 0; d < 3; ++d)
                     virials[9 * to + 3 * c + d] -= 0.25 * (v[c] * static_cast<double>(g[d]) +
@@ -279,7 +280,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
             if (forces != nullptr) std::fill(forces + 3 * to, forces + 3 * to + 3, 0.0);
             if (virials != nullptr) std::fill(virials + 9 * to, virials + 9 * to + 9, 0.0);
             if (n >= graph.num_local) continue;
-            if (program_.reads_points) add_of_points(n, to, forces, virials);
+            if (program_.reads_points) add_point_forces(n, to, forces, virials);
             for (std::int64_t e = graph.row_ptr[size(n)]; e < graph.row_ptr[size(n) + 1]; ++e)
                 add(e, n, 1.0);
         }

@@ -1,4 +1,4 @@
-// Runs a program: buffers, threads, forces.
+// Runs a program on a CPU: its buffers, its threads, and the forces.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace mdcg {
 
-// Memory from the system in large pages, kept until more is wanted.
+// Memory in large pages, which is kept until more is needed.
 class Arena {
 public:
     Arena() = default;
@@ -30,21 +30,21 @@ public:
 private:
     char* data_ = nullptr;
     std::size_t bytes_ = 0;
-    bool mapped_ = false;  // otherwise of malloc
+    bool mapped_ = false;  // by mmap, otherwise allocated by malloc
 };
 
-// What executors of CPUs and devices share: the operations, where their rows stand, and times.
+// The part that executors of CPUs and devices share: operations, addresses of rows, and times.
 template <typename T, typename Op>
 class ExecutorOf {
 public:
-    const std::vector<LayerTime>& times() const { return times_; }  // by operation
+    const std::vector<LayerTime>& times() const { return times_; }  // [num_ops]
 
 protected:
     ExecutorOf(const Program& program, std::vector<std::unique_ptr<Op>> ops)
         : program_(program), ops_(std::move(ops)) {}
 
-    // First rows of values and gradients in arenas for so many nodes; without `chunk`, null for
-    // those of chunks.
+    // Sets the first rows of values and gradients. They are null for slots of kind `chunk` if
+    // Arenas::chunk is null.
     struct Arenas {
         T *local, *total, *chunk;
         std::int64_t num_local, num_nodes;
@@ -65,14 +65,14 @@ protected:
         place(plan.values, rows.values);
         place(plan.gradients, rows.gradients);
     }
-    // Runs one operation of a stage, for those of the nodes that it is for.
+    // Runs one operation of a stage for those of the given nodes that it applies to.
     template <typename OpWorker, typename Edges>
     void run_op(const Stage& stage, int number, bool backward, OpWorker& worker, Range nodes,
                 const Edges& edges) const {
         const OpSpec& spec = *program_.ops[static_cast<std::size_t>(number)];
         const IterationSpace space = backward ? spec.backward_space() : spec.forward_space;
         nodes.end = std::min(nodes.end, stage.rows(space, edges.num_local, edges.num_nodes));
-        // an exchange is collective: also where a rank has no nodes
+        // an exchange is collective, so it also runs on ranks without nodes
         if (nodes.begin >= nodes.end && space < IterationSpace::exchange) return;
         if (number > 0 && ops_[static_cast<std::size_t>(number - 1)]->fuses_next_op(worker)) return;
         const Op& op = *ops_[static_cast<std::size_t>(number)];
@@ -90,22 +90,24 @@ public:
     Executor(const Program& program, const Package& package)
         : ExecutorOf<T, CpuOp<T>>(program, program.implement<CpuOp<T>>(package, "cpu")) {}
 
-    // Takes generated kernels.
+    // Lets operations load their generated kernels.
     void prepare(KernelStore& kernels) {
         for (const auto& op : ops_) op->prepare(kernels);
     }
 
-    // Energies, and with `with_gradient` the gradients of edges, of the graph; `points` where the
-    // program reads them, and `energy_weights` as of System.
+    // Computes energies and, with `with_gradient`, the gradients of edge vectors. `points` is null
+    // unless the program reads them; `energy_weights` is as in System; `descriptors`:
+    // [num_local][descriptor_width] or null.
     void run(const Graph& graph, const Points* points, Communicator* communicator,
              bool with_gradient, const double* energy_weights, double* descriptors, int threads);
 
     const std::vector<double>& energies() const { return energies_; }  // [num_local]
-    // [num_nodes][3] forces and, where wanted, [num_nodes][9] halves of edge virials
+    // Computes forces [num_nodes][3] and virials [num_nodes][9] from the gradients of edges; each
+    // of the two atoms has half the virial of an edge. Null: not wanted.
     void assemble(const Graph& graph, double* forces, double* virials, int threads) const;
 
     std::size_t bytes() const;
-    // Gives all buffers back.
+    // Frees all buffers.
     void release();
 
 private:
@@ -115,7 +117,8 @@ private:
                    int threads);
     void run_chunk(const Stage& stage, bool backward, Range range, Worker<T>& worker,
                    double* seconds);
-    void add_of_points(std::int64_t node, std::int64_t to, double* forces, double* virials) const;
+    void add_point_forces(std::int64_t node, std::int64_t to, double* forces,
+                          double* virials) const;
     void copy_descriptors(const Stage& stage, Range range, const Worker<T>& worker,
                           const Graph& graph, double* descriptors) const;
 
@@ -125,11 +128,11 @@ private:
     const BufferPlan* plan_ = nullptr;
     Arena local_, total_;
     std::vector<Worker<T>> workers_;
-    std::vector<AlignedArray<T>> chunks_;       // by thread
-    std::vector<std::vector<double>> seconds_;  // by thread, by operation, forward and backward
-    std::vector<double> energies_, energy_weights_;
-    std::vector<T> edge_gradient_;  // [num_edges][3]
-    // Of operations on points; see Worker.
+    std::vector<AlignedArray<T>> chunks_;            // [threads]
+    std::vector<std::vector<double>> seconds_;       // [threads][num_ops][2], forward and backward
+    std::vector<double> energies_, energy_weights_;  // [num_local]
+    std::vector<T> edge_gradient_;                   // [num_edges][3]
+    // Results of operations on points: [num_local][3], and [num_local][6] as xx yy zz xy xz yz.
     std::vector<double> point_forces_, point_virials_;
 };
 

@@ -41,14 +41,14 @@ void accumulate(std::vector<std::int64_t>& counts) {
     for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
 }
 
-// Every third bit of the result is one of the low 10 bits of v.
+// Puts the low 10 bits of v at every third bit, for a Morton code.
 std::uint64_t spread(std::uint64_t v) {
     std::uint64_t out = 0;
     for (int b = 0; b < 10; ++b) out |= (v >> b & 1) << (3 * b);
     return out;
 }
 
-// Along a space-filling curve through cells of about `cell` length; equal cells in given order.
+// Sorts nodes along a space-filling curve through cells of length `cell`, stably within a cell.
 void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, double cell,
                 std::vector<std::int64_t>& keys, std::vector<std::int32_t>& node) {
     double low[3], high[3];
@@ -63,7 +63,7 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
         }
     double scale[3];
     for (int d = 0; d < 3; ++d) scale[d] = 1.0 / std::max(cell, (high[d] - low[d]) / 1023.0);
-    // key above, number below: 30 and 32 bits
+    // the key in the upper 30 bits, the number in the lower 32
     keys.resize(size(end - begin));
     for (std::int64_t n = begin; n < end; ++n) {
         std::uint64_t key = 0;
@@ -89,7 +89,7 @@ void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_type
                           {n}});
 }
 
-// Checks, and puts a new list in order; whether it was one.
+// Checks a system, and sorts its edges if the list is new. Returns whether it is.
 bool Graph::take(const System& system, double r_max, int num_types, std::int64_t block,
                  bool reorder) {
     check_sizes(system);
@@ -113,7 +113,7 @@ bool Graph::take(const System& system, double r_max, int num_types, std::int64_t
         return false;
     }
     all_edge_.clear();
-    ordered_ = false;  // nothing to go back to if this fails
+    ordered_ = false;  // if the rest throws, there is no list
     check_range(system.sender, system.num_edges, system.num_nodes, "sender");
     check_range(system.receiver, system.num_edges, system.num_local, "receiver");
     if (system.images != nullptr)
@@ -150,7 +150,7 @@ void Graph::update(const System& system, double r_max, int num_types, std::int64
 }
 
 bool Graph::update_order(const System& system, double r_max, int num_types, bool reorder) {
-    if (!system.same_edges) check_positions(system);  // they are sorted by them
+    if (!system.same_edges) check_positions(system);  // nodes are sorted by their positions
     bool changed = take(system, r_max, num_types, 0, reorder);
     num_edges = system.num_edges;
     types.resize(size(num_nodes));
@@ -200,7 +200,7 @@ void Graph::order(const System& system) {
         all_sender_[at] = new_number_[size(system.sender[e])];
     }
 
-    if (nodes_per_block == 0) return;  // nobody walks by blocks
+    if (nodes_per_block == 0) return;  // no consumer needs blocks by sender
     const std::int64_t blocks = (num_nodes + nodes_per_block - 1) / nodes_per_block;
     all_block_ptr_.assign(size(blocks) + 1, 0);
     for (const std::int32_t s : all_sender_) ++all_block_ptr_[size(s / nodes_per_block) + 1];
@@ -256,16 +256,16 @@ void Graph::filter(const System& system, double r_max, int threads) {
     sender.resize(size(num_edges));
     receiver.resize(size(num_edges));
     vec.resize(size(3 * num_edges));
-    place_.resize(all_edge_.size());
+    kept_.resize(all_edge_.size());
     share(threads, num_local, [&](std::int64_t r, int) {
         std::int64_t at = row_ptr[size(r)];
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
             if (!(vector(i, r, v) <= limit)) {  // as counted above, also where it is not a number
-                place_[size(i)] = -1;
+                kept_[size(i)] = -1;
                 continue;
             }
-            place_[size(i)] = narrow(at);
+            kept_[size(i)] = narrow(at);
             sender[size(at)] = all_sender_[size(i)];
             receiver[size(at)] = narrow(r);
             for (int d = 0; d < 3; ++d) vec[size(3 * at + d)] = v[d];
@@ -279,7 +279,7 @@ void Graph::filter(const System& system, double r_max, int threads) {
     share(threads, blocks, [&](std::int64_t b, int) {
         std::int64_t kept = 0;
         for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i)
-            kept += place_[size(all_block_edge_[size(i)])] >= 0;
+            kept += kept_[size(all_block_edge_[size(i)])] >= 0;
         block_ptr[size(b) + 1] = kept;
     });
     accumulate(block_ptr);
@@ -287,7 +287,7 @@ void Graph::filter(const System& system, double r_max, int threads) {
     share(threads, blocks, [&](std::int64_t b, int) {
         std::int64_t at = block_ptr[size(b)];
         for (std::int64_t i = all_block_ptr_[size(b)]; i < all_block_ptr_[size(b) + 1]; ++i) {
-            const std::int32_t e = place_[size(all_block_edge_[size(i)])];
+            const std::int32_t e = kept_[size(all_block_edge_[size(i)])];
             if (e >= 0) block_edge[size(at++)] = e;
         }
     });
@@ -299,7 +299,7 @@ std::size_t Graph::bytes() const {
                 work_.capacity()) +
            4 * (sender.capacity() + receiver.capacity() + block_edge.capacity() + types.capacity() +
                 node.capacity() + new_number_.capacity() + all_edge_.capacity() +
-                all_sender_.capacity() + all_block_edge_.capacity() + place_.capacity());
+                all_sender_.capacity() + all_block_edge_.capacity() + kept_.capacity());
 }
 
 }  // namespace mdcg

@@ -1,4 +1,4 @@
-// Indices that a host gives.
+// Checks of indices that a host passes.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ public:
 
     void do_evaluate(const System& system, Communicator* communicator,
                      const Results& results) override {
-        if (program_.reads_points && !system.make_edges && system.num_local > 0) points_only();
+        if (program_.reads_points && !system.make_edges && system.num_local > 0) refuse_edges();
         run(system, communicator, results, [&] { points_.update(system, info_.r_max); });
     }
 
@@ -67,7 +67,8 @@ protected:
     }
 
 private:
-    // Small systems need chunks enough for many threads; never a function of the threads.
+    // Small blocks, so that small systems have work for many threads. Results depend on the blocks,
+    // so these must not depend on the number of threads.
     static std::int64_t nodes_per_block(std::int64_t nodes) { return nodes < 1024 ? 16 : 32; }
 
     template <typename FindPoints>
@@ -81,9 +82,9 @@ private:
             prepared_ = true;
         }
         clock.lap();
-        // hosts that exchange rows, and points, number nodes as the system does
+        // communicators and points use the numbers of the system
         const bool reorder = communicator == nullptr && !program_.reads_points;
-        if (program_.reads_points) system.same_edges = false;  // there are none
+        if (program_.reads_points) system.same_edges = false;  // there are no edges
         graph_.update(system, info_.r_max, info_.num_types(), nodes_per_block(system.num_local),
                       reorder, threads);
         if (program_.reads_points) find_points();
@@ -179,7 +180,7 @@ void Model::check_energy(double energy) {
 void Model::check_finite(const Results& results) const {
     const auto check = [](const double* numbers, std::int64_t count, const char* name) {
         if (numbers == nullptr) return;
-        // several sums, as one addition would wait for the one before
+        // several sums, because each addition to one sum would wait for the last
         constexpr int SUMS = 8;
         double sums[SUMS] = {};
         std::int64_t i = 0;

@@ -1,4 +1,4 @@
-// A package, ready to be evaluated.
+// A package that is ready to be evaluated.
 #pragma once
 
 #include <chrono>
@@ -20,11 +20,11 @@ struct LayerTime {
     double forward = 0, backward = 0;  // milliseconds, mean of the threads
 };
 
-// One thread at a time. Every function throws EngineError, or std::bad_alloc.
+// For one thread at a time. Every function throws EngineError or std::bad_alloc.
 class Model {
 public:
-    // Builds and checks all layers; kernels are loaded by the first evaluation. For CPUs; see
-    // engine/cuda/model.hpp for devices.
+    // Builds and checks all layers of a model for CPUs (for devices: engine/cuda/model.hpp). The
+    // first evaluation loads the kernels.
     static std::unique_ptr<Model> open(std::shared_ptr<const Package> package, ModelInfo info,
                                        KernelChoice choice);
     virtual ~Model() = default;
@@ -40,23 +40,23 @@ public:
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
 
     void evaluate(System system, Communicator* communicator, const Results& results);
-    // The same where a device makes the edges itself; false, and nothing was evaluated, where it
-    // does not: give them. Throws GeometryError, too.
+    // Evaluates a system whose edges the model finds itself. Returns false, and evaluates nothing,
+    // if the model cannot do that. Also throws GeometryError.
     bool evaluate_cell(const CellSystem& system, const Results& results);
-    // The same for many systems; energy and virial have a row for each.
+    // The same for many systems; results have a row of energy and virial for each.
     bool evaluate_batch(const Batch& batch, const Results& results);
     // The list that the model holds; zeros if it holds none, as after a failure, a batch, or an
     // evaluation of a cell on a device.
     const ListNumbers& list() const { return list_; }
-    // Gives back the memory of evaluations; the next one takes it again.
+    // Frees the memory of evaluations.
     void release();
-    // Object: kernels, milliseconds of each layer in the last evaluation, edges, bytes.
+    // An object with kernels, milliseconds of each layer in the last evaluation, edges and bytes.
     nlohmann::json report() const;
 
     virtual bool on_device() const { return false; }
-    // Whether it finds neighbours itself, also of ghosts and copies.
+    // Whether the model finds neighbours itself, also those of ghosts and copies.
     virtual bool makes_edges() const { return program_.reads_points; }
-    // Where it is evaluated, "cpu (x86-64-v3)", and where its kernels came from; for logs.
+    // For logs: the device, such as "cpu (x86-64-v3)", and the origin of the kernels.
     virtual std::string device_label() const = 0;
     virtual std::string kernel_summary() const = 0;
 
@@ -71,15 +71,14 @@ protected:
     virtual bool do_evaluate_cell(const CellSystem&, const Results&) { return false; }
     virtual bool do_evaluate_batch(const Batch&, const Results&) { return false; }
     virtual void do_release() = 0;
-    // What only one kind of model reports.
+    // Adds the entries that only this kind of model reports.
     virtual void add_to_report(nlohmann::json& out) const = 0;
-    // Of the last evaluation, by operation; of buffers.
-    virtual const std::vector<LayerTime>& times() const = 0;
+    virtual const std::vector<LayerTime>& times() const = 0;  // [num_ops] of the last evaluation
     virtual std::size_t buffer_bytes() const = 0;
 
-    // Milliseconds since it was made, or since the last lap.
     class Clock {
     public:
+        // Milliseconds since the constructor or the last lap.
         double lap() {
             const auto last = before_;
             before_ = std::chrono::steady_clock::now();
@@ -90,11 +89,12 @@ protected:
         std::chrono::steady_clock::time_point before_ = std::chrono::steady_clock::now();
     };
 
-    // Throw EngineError: edges that are given; ghosts that nobody fills; results that are not
-    // finite.
-    [[noreturn]] static void points_only() {
+    // For networks that read points.
+    [[noreturn]] static void refuse_edges() {
         bad_argument("the network finds distant neighbours itself, expected make_edges");
     }
+    // These throw EngineError: if ghosts would stay without features, and if results are not
+    // finite.
     void check_ghosts(const System& system, const Communicator* communicator) const;
     static void check_energy(double energy);
     void check_finite(const Results& results) const;

@@ -124,10 +124,10 @@ void Program::read_ops(const Package& package, ModelInfo info) {
     }
 }
 
-// A sum needs neither memory nor a pass of its own where operations that can add write its terms,
-// and nothing else reads these: the operations then write the sum, one after the other, and begin
-// with the one whose inputs are there first. A sum is kept if one of its terms is written right
-// behind an operation without inputs, because these two operations may be fused: see only_reader.
+// Removes sums whose terms are written by operations that can add, and are read by nothing else.
+// These operations then write the sum, one after the other, in the order in which their inputs are
+// complete. A sum is kept if one of its terms is written right after an operation without inputs,
+// because these two operations may be fused (see only_reader).
 void Program::merge_sums() {
     struct Use {
         int writer = -1, writers = 0, first_reader = -1, readers = 0;
@@ -143,7 +143,7 @@ void Program::merge_sums() {
         for (const Operand& input : ops[at(i)]->inputs)
             if (use[at(input.id)].readers++ == 0) use[at(input.id)].first_reader = i;
     }
-    // the last operation that writes an input of operation i; i itself if none writes one of them
+    // the last operation that writes an input of operation i, or i if nothing writes one of them
     const auto ready_after = [&](int i) {
         int last = -1;
         for (const Operand& input : ops[at(i)]->inputs) {
@@ -166,8 +166,8 @@ void Program::merge_sums() {
             writers.push_back(of.writer);
         }
         if (!merges) continue;
-        // In the order in which their inputs are written, the k-th operation takes the k-th place.
-        // Each stood behind its inputs, so each still does.
+        // Sorted by when their inputs are written, the k-th operation moves to the k-th place. It
+        // stays behind its inputs.
         std::vector<int> places = writers;
         std::sort(places.begin(), places.end());
         std::stable_sort(writers.begin(), writers.end(),
@@ -182,16 +182,16 @@ void Program::merge_sums() {
             ops[at(places[k])] = std::move(terms[k]);
         }
         use[at(out.id)].writer = places.back();
-        use[at(out.id)].writers = 2;  // with several writers it is not merged into another sum
+        use[at(out.id)].writers = 2;  // so that it is not merged into another sum
         ops[at(i)].reset();
     }
     ops.erase(std::remove(ops.begin(), ops.end(), nullptr), ops.end());
 }
 
-// Every value is written before it is read, by one layer of the package. A sum may be written by
-// several operations, of which all but the first add.
+// Checks that every value is written before it is read, and by one layer. (After merge_sums several
+// operations may write a sum, of which all but the first add.)
 void Program::connect(const Package& package) {
-    int first = -1;  // of the operations that see positions
+    int first = -1;  // the first operation that reads positions
     for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
         OpSpec& op = *ops[at(i)];
         const std::string where = this->where(i);
@@ -243,7 +243,8 @@ void Program::connect(const Package& package) {
         }
 }
 
-// Compilers take more than twice as long for twice the text.
+// Refuses kernels whose source is too long: compilers take more than twice as long for twice the
+// text.
 void Program::measure_kernels() {
     const auto refuse = [this](std::int64_t most, const std::string& what, std::int64_t text) {
         const auto millions = [](std::int64_t n) { return number_text(double(n) / 1e6, 3); };
@@ -274,7 +275,7 @@ std::string Program::where(int layer) const {
     return "layer " + std::to_string(op.index) + " (" + op.name + ")";
 }
 
-// Layers on which an energy or a descriptor depends.
+// Finds the operations on which an energy or a descriptor depends.
 std::vector<char> Program::find_active() const {
     std::vector<char> is_active(ops.size(), 0);
     for (int i = static_cast<int>(ops.size()) - 1; i >= 0; --i) {
@@ -290,9 +291,10 @@ std::vector<char> Program::find_active() const {
     return is_active;
 }
 
-// What is read at senders has been exchanged, or follows from types and is found for ghosts too. A
-// value is exchanged once at most, before all that is read at senders, and for a layer that counts:
-// so the gradients of its ghosts are whole where the backward pass comes to the exchange.
+// Checks that values that are read at senders are exchanged before, or depend on types alone and
+// are computed for ghosts too. A value is exchanged at most once, before all operations that read
+// it at senders, and one of these must be active. Then the gradients of its ghosts are complete
+// when the backward pass comes to the exchange.
 void Program::check_ghosts(const Package& package) {
     over_ghosts_.assign(ops.size(), 0);
     const std::vector<char> is_active = find_active();
@@ -348,7 +350,7 @@ void Program::check_ghosts(const Package& package) {
     }
 }
 
-// A gradient flows where a value depends on positions and the energy depends on it.
+// A value has a gradient if it depends on positions and the energy depends on it.
 void Program::find_gradients() {
     backward_active.assign(ops.size(), 0);
     std::vector<char> seen(values.size(), 0);

@@ -1,4 +1,4 @@
-// Operations in order, checked, grouped into stages, with a plan of the buffers they need.
+// The operations of a package: checked, in order, grouped into stages, with a plan of buffers.
 #pragma once
 
 #include <cstdint>
@@ -12,52 +12,52 @@
 
 namespace mdcg {
 
-// Operations that one thread runs after each other on one chunk of nodes.
+// Operations that a thread runs one after the other on a chunk of nodes.
 struct Stage {
-    IterationSpace space = IterationSpace::nodes;  // what the chunks are of; see rows()
-    bool over_ghosts = false;  // forward: chunks of all nodes (values that types alone decide)
+    IterationSpace space = IterationSpace::nodes;  // of the chunks; see rows()
+    bool over_ghosts = false;  // forward: ghosts too, for values that depend on types alone
     std::size_t number = 0;    // among the stages of both passes, those of the backward pass last
     std::vector<int> ops;      // in order of execution
-    // Backward: values whose gradients of ghosts come into being in this stage. The executor zeroes
-    // these rows before it, operations only add to them, and the exchange reads them once they are
-    // whole.
+    // Backward: values whose gradients of ghosts are first written in this stage. The executor
+    // zeroes these rows before the stage, and operations add to them until the exchange reads them.
     std::vector<int> zeroed;
 
     bool exchanges() const { return space == IterationSpace::exchange; }
-    // Nodes that one of its operations is called for.
+    // The number of nodes for which an operation of the given space is called.
     std::int64_t rows(IterationSpace of, std::int64_t num_local, std::int64_t num_nodes) const {
         return over_ghosts || of == IterationSpace::sender_blocks ? num_nodes : num_local;
     }
 };
 
-// Where the rows of a value or of a gradient stand.
+// The memory of the rows of a value or of a gradient.
 struct BufferSlot {
+    // chunk: in a buffer of each thread; local, total: in an arena, a row for each local node or
+    // for each node.
     enum Kind : char { none, chunk, local, total } kind = none;
-    // Items: of the thread's chunk buffer per row, or of the arena per row.
-    std::int64_t offset = 0;
+    std::int64_t offset = 0;  // items per row before this matrix in the buffer or arena
 };
 
-// Buffers of one kind of evaluation. Arenas hold, one after the other, matrices with a row for
-// every local node, or for every node; those that are never needed together share their place.
+// The buffers of one kind of evaluation. Matrices that are never needed at the same time share
+// memory.
 struct BufferPlan {
-    std::vector<BufferSlot> values, gradients;  // by id
+    std::vector<BufferSlot> values, gradients;  // [num_values]
     std::int64_t chunk_width = 0;               // items per row of a chunk buffer
     std::int64_t local_width = 0, total_width = 0;
-    // For each stage (see Program::stage): where the local matrices that are in use end, in items
-    // per node. Memory behind is free during the stage. Only the executor of devices uses this.
+    // For each stage (see Program::stage): items per node up to the end of the local matrices in
+    // use. The executor of devices uses the memory behind them.
     std::vector<std::int64_t> local_in_use;
 };
 
-// Whether several operations share a stage, chunk by chunk, or each is a stage for all nodes.
+// Whether several operations share a stage, chunk by chunk, or each operation is a stage.
 enum class Stages { shared, separate };
 
 class Program {
 public:
-    // Throws EngineError that names the layer. The package must stay.
+    // Throws EngineError that names the layer. The package must outlive the program.
     Program(const Package& package, const ModelInfo& info, Stages stages);
 
-    // What runs its operations; `device` is said where there is no implementation. Throws
-    // EngineError.
+    // Returns the implementations of all operations. Throws EngineError, which names `device`, if
+    // one is missing.
     template <typename Op>
     std::vector<std::unique_ptr<Op>> implement(const Package& package,
                                                const std::string& device) const {
@@ -70,44 +70,45 @@ public:
         return found;
     }
 
-    // Inputs and outputs of all operations.
+    // The number of inputs and outputs of all operations.
     std::size_t num_operands() const;
 
     struct Value {
         std::string name;
         Rows rows;
-        std::vector<int> writers;  // operations; those after the first add
-        bool merged = false;       // its writer adds to a sum instead: it has no memory
+        std::vector<int> writers;  // operations; all but the first add
+        bool merged = false;       // has no memory, because its writer adds to a sum instead
         bool depends_on_positions = false;
-        bool has_gradient = false;    // a gradient is wanted and is found
-        bool gathered = false;        // read at senders
-        bool ghost_gradient = false;  // a gradient is found at senders, ghosts included
-        std::vector<int> readers;
-        // The operation after which it is whole; -1: none writes it.
+        bool has_gradient = false;  // whether the backward pass computes its gradient
+        bool gathered = false;      // whether it is read at senders
+        bool ghost_gradient =
+            false;                 // whether its gradient is computed at senders, ghosts included
+        std::vector<int> readers;  // operations
+        // The operation after which it is complete; -1: none writes it.
         int last_writer() const { return writers.empty() ? -1 : writers.back(); }
     };
 
     std::vector<Value> values;
     std::vector<std::unique_ptr<OpSpec>> ops;
-    std::vector<char> backward_active;  // by operation
+    std::vector<char> backward_active;  // [num_ops] whether the backward pass runs it
     std::vector<Stage> forward_stages, backward_stages;
     const Stage& stage(std::size_t number) const {
         const std::size_t forward = forward_stages.size();
         return number < forward ? forward_stages[number] : backward_stages[number - forward];
     }
     BufferPlan energy_plan, gradient_plan;
-    // For separate stages and a backward pass on several streams. Values and gradients keep their
-    // memory longer than in gradient_plan, so that operations can run at the same time.
+    // For separate stages on several streams. Values and gradients keep their memory longer than in
+    // gradient_plan, so that operations can run at the same time.
     BufferPlan stream_plan;
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;
-    bool reads_points = false;  // of Graph, in place of its edges
+    bool reads_points = false;  // Points instead of edges
     Budget budget;
-    std::int64_t kernel_text = 0;  // characters of all generated kernels, about
-    std::string kernel_refusal;    // why none are generated, as a sentence; empty: they are
+    std::int64_t kernel_text = 0;  // approximate characters of all generated kernels
+    std::string kernel_refusal;    // a sentence: why kernels are not generated; empty if they are
 
 private:
     void read_values(const Package& package, const ModelInfo& info);
@@ -124,7 +125,7 @@ private:
     void find_gradients();
     void group_forward();
     void group_backward();
-    // The first and the last stage at which an operation may run; negative if it does not run.
+    // The first and the last stage in which an operation may run; negative if it does not run.
     struct Window {
         int begin, end;
     };
@@ -135,11 +136,11 @@ private:
 
     Stages stages_;
     int align_;
-    std::vector<char> over_ghosts_;    // by operation
-    std::vector<int> backward_order_;  // of operations
+    std::vector<char> over_ghosts_;    // [num_ops] whether it also runs for ghosts
+    std::vector<int> backward_order_;  // [num_ops]
 };
 
-// Checks everything that evaluations rely on: the manifest, its operations, that they give an
+// Checks everything that evaluations rely on: the manifest, its operations, that they compute an
 // energy and write all values, and that all numbers are finite. Throws EngineError.
 Program validate(const Package& package);
 

@@ -13,13 +13,13 @@ namespace {
 
 std::size_t at(int i) { return size(i); }
 
-// A matrix, and the first and last step at which it exists.
+// A matrix, and the first and last step at which it is in use.
 struct Interval {
     int id;
     bool gradient;
     std::int64_t width;
     int begin, end;
-    bool on_edges = false;  // does it exist during an operation on edges
+    bool on_edges = false;  // whether it is in use during an operation on edges
 };
 
 struct Placed {
@@ -28,8 +28,8 @@ struct Placed {
     std::int64_t end() const { return offset + interval.width; }
 };
 
-// Gives overlapping intervals different offsets: first those that exist during operations on edges,
-// then the others, wide ones first. Returns the whole width.
+// Gives overlapping intervals disjoint memory: first those in use during operations on edges, then
+// the others, wide ones first. Returns the total width.
 std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan,
                      std::vector<Placed>& placed) {
     std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
@@ -97,7 +97,7 @@ void Program::find_backward_order() {
 }
 
 void Program::group_forward() {
-    std::set<int> written;  // by the present stage
+    std::set<int> written;  // by the current stage
     for (int i = 0; i < static_cast<int>(ops.size()); ++i) {
         OpSpec& op = *ops[at(i)];
         const IterationSpace space = op.forward_space;
@@ -119,14 +119,14 @@ void Program::group_forward() {
 }
 
 void Program::group_backward() {
-    std::set<int> written;  // gradients, by the present stage
+    std::set<int> written;  // gradients written by the current stage
     for (const int i : backward_order_) {
         if (!backward_active[at(i)]) continue;
         OpSpec& op = *ops[at(i)];
         const IterationSpace space = op.backward_space();
         bool joins = stages_ == Stages::shared && !backward_stages.empty() &&
                      !is_single_call(space) && !is_single_call(backward_stages.back().space);
-        // an edge's gradient has one writer at a time
+        // two threads must not write the gradient of one edge
         if (joins && space != IterationSpace::nodes &&
             backward_stages.back().space != IterationSpace::nodes)
             joins = space == backward_stages.back().space;
@@ -295,8 +295,8 @@ BufferPlan Program::plan(PlanKind kind) {
         if (value.ghost_gradient && !beside)  // this stage is the first that adds to it
             backward_stages[at(zeroed - num_forward)].zeroed.push_back(id);
     }
-    // Operations on edges may have scratch memory behind the local rows that are in use then: see
-    // CudaExecutor::reserve. So other rows come last.
+    // Operations on edges use the memory behind the local rows in use as scratch memory (see
+    // CudaExecutor::reserve), so rows that are not in use then come last.
     std::vector<char> on_edges;
     for (const auto* stages : {&forward_stages, &backward_stages})
         for (const Stage& stage : *stages) {

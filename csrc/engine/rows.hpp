@@ -8,7 +8,7 @@
 
 namespace mdcg {
 
-// Items that 64 bytes hold.
+// The number of items in 64 bytes.
 template <typename T>
 constexpr int row_align() {
     return static_cast<int>(64 / sizeof(T));
@@ -30,10 +30,10 @@ struct Rows {
     int width = 0;     // items, padding included: a multiple of 64 bytes
     int features = 0;  // items, padding excluded
 
-    // Parses "128x0e+128x1o"; throws std::invalid_argument naming what it cannot read.
+    // Parses irreps such as "128x0e+128x1o"; throws std::invalid_argument. `align`: row_align().
     static Rows parse(const std::string& irreps, int align);
 
-    // Copies a row stored as [2l+1][mul] per block into the padded form, zeros between.
+    // Copies a row stored as [2l+1][mul] per block, and fills the padding with zeros.
     template <typename From, typename To>
     void pad(const From* source, To* row) const {
         for (const Block& b : blocks)
@@ -43,7 +43,7 @@ struct Rows {
                 for (int u = b.mul; u < b.stride; ++u) target[u] = To(0);
             }
     }
-    // Writes a padded row as e3nn stores it, [mul][2l+1] per block; returns the end.
+    // Writes a padded row in e3nn's layout, [mul][2l+1] per block, and returns its end.
     template <typename T>
     double* unpad(const T* row, double* target) const {
         for (const Block& b : blocks)
@@ -52,7 +52,7 @@ struct Rows {
                     *target++ = static_cast<double>(row[b.offset + m * b.stride + u]);
         return target;
     }
-    // Pads several rows, [count][features] to [count][width].
+    // Pads rows [count][features] to [count][width].
     template <typename T>
     std::vector<T> padded(const std::vector<T>& source, std::int64_t count) const {
         std::vector<T> rows(static_cast<std::size_t>(count * width));

@@ -36,9 +36,9 @@ std::string update(SharedList& self, const Doubles& positions, const std::option
     const SharedList::Held list(self);
     const py::gil_scoped_release release;
     switch (list->update(count, where, box, periodic.data(), threads)) {
-        case mdcg::NeighborList::Change::none:
+        case mdcg::ListChange::none:
             return "none";
-        case mdcg::NeighborList::Change::shifts:
+        case mdcg::ListChange::shifts:
             return "shifts";
         default:
             return "edges";

@@ -309,7 +309,7 @@ private:
     }
 
     void run_points(const System& system, Communicator* communicator, const Results& results) {
-        if (!system.make_edges && system.num_local > 0) points_only();
+        if (!system.make_edges && system.num_local > 0) refuse_edges();
         const auto shifts = size(3 * system.num_images);
         const bool moved = images_.size() != shifts ||
                            !std::equal(images_.begin(), images_.end(), system.image_shifts);

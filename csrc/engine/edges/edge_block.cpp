@@ -9,7 +9,7 @@
 namespace mdcg {
 
 namespace {
-constexpr double LONGER_THAN_ANY = 2 * limits::MAX_LENGTH;
+constexpr double BEYOND_CUTOFFS = 2 * limits::MAX_LENGTH;
 }
 
 template <typename T>
@@ -26,13 +26,13 @@ void EdgeBlock<T>::gather(const Graph& graph, const std::int32_t* types, const s
         sender_type[i] = types[sender[i]];
         receiver_type[i] = types[receiver[i]];
         const double* v = graph.vec.data() + 3 * at;
-        // nodes in one place have no direction
+        // atoms at the same position have no direction
         const double r = std::max(std::sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), 1e-8);
         length[i] = r;
         const double inverse = sign / r;
         for (int k = 0; k < 3; ++k) unit[k * capacity + i] = static_cast<T>(v[k] * inverse);
     }
-    std::fill(length + n, length + capacity, LONGER_THAN_ANY);
+    std::fill(length + n, length + capacity, BEYOND_CUTOFFS);
     for (int k = 0; k < 3; ++k) std::fill(unit + k * capacity + n, unit + (k + 1) * capacity, T(0));
     std::fill(d_length, d_length + capacity, 0.0);
 }

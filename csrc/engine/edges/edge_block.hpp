@@ -1,4 +1,4 @@
-// One block of edges of the graph: ends, lengths and directions, and the way back of gradients.
+// A block of edges of the graph: their atoms, lengths and directions, and the gradients of these.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ namespace mdcg {
 template <typename T>
 struct EdgeBlock {
     std::int64_t count = 0, capacity = 0;
-    std::int32_t *edge, *sender, *receiver, *sender_type, *receiver_type;  // [capacity]
-    double* length;    // [capacity], Å; unused ones: longer than any cutoff
-    T* unit;           // [3][capacity] direction as harmonics see it; unused ones zero
-    double* d_length;  // [capacity] gradient
+    std::int32_t* edge;  // [capacity] number in the graph
+    std::int32_t *sender, *receiver, *sender_type, *receiver_type;  // [capacity]
+    double* length;    // [capacity] Å; longer than any cutoff behind the last edge
+    T* unit;           // [3][capacity] argument of the harmonics; zero behind the last edge
+    double* d_length;  // [capacity] gradient of `length`
 
     void take(Layout& layout, std::int64_t size) {
         capacity = size;
@@ -29,12 +30,13 @@ struct EdgeBlock {
         layout.take(d_length, size);
     }
 
-    // Edges numbered list[0 .. n), or first .. first + n where list is null. `flip`: the direction
-    // is from the receiver to the sender. d_length is cleared.
+    // Takes the edges list[0 .. n), or first .. first + n where list is null. `flip`: the direction
+    // is from the receiver to the sender. Clears d_length.
     void gather(const Graph& graph, const std::int32_t* types, const std::int32_t* list,
                 std::int64_t first, std::int64_t n, bool flip);
 
-    // Adds d_length and, where it is not null, d_unit [3][capacity] to edge_gradient [edges][3].
+    // Adds the gradients d_length and, if not null, d_unit [3][capacity] of these edges to
+    // edge_gradient [num_edges][3].
     void scatter(const T* d_unit, bool flip, T* edge_gradient) const;
 
     RadialEdges radial() const { return {count, capacity, length, sender_type, receiver_type}; }

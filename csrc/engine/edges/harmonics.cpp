@@ -15,20 +15,20 @@ std::vector<T> harmonic_factors(int l_max, const std::string& normalization) {
     const double pi = 3.14159265358979323846;
     std::vector<T> factors(size((l_max + 1) * (l_max + 1)));
     for (int l = 0; l <= l_max; ++l) {
-        double whole;
+        double norm;
         if (normalization == "component")
-            whole = std::sqrt(2.0 * l + 1.0);
+            norm = std::sqrt(2.0 * l + 1.0);
         else if (normalization == "norm")
-            whole = 1.0;
+            norm = 1.0;
         else if (normalization == "integral")
-            whole = std::sqrt((2.0 * l + 1.0) / (4.0 * pi));
+            norm = std::sqrt((2.0 * l + 1.0) / (4.0 * pi));
         else
             throw std::invalid_argument("normalization is '" + normalization +
                                         "', expected component, norm or integral");
         double ratio = 1.0;  // (l-m)! / (l+m)!
         for (int m = 0; m <= l; ++m) {
             if (m > 0) ratio /= static_cast<double>((l + m) * (l - m + 1));
-            const double factor = whole * std::sqrt(m > 0 ? 2.0 * ratio : ratio);
+            const double factor = norm * std::sqrt(m > 0 ? 2.0 * ratio : ratio);
             factors[size(l * l + l + m)] = static_cast<T>(factor);
             factors[size(l * l + l - m)] = static_cast<T>(factor);
         }

@@ -1,4 +1,4 @@
-// Arrays side by side in one piece of memory; with a null start only their size is counted.
+// Places arrays one after the other in one piece of memory. With a null start it only counts bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@ namespace mdcg {
 
 class Layout {
 public:
-    // Each array is aligned to so many bytes, if the start is.
+    // Arrays are aligned to `alignment` bytes if the start is.
     explicit Layout(char* start, std::size_t alignment = 64)
         : start_(start), alignment_(alignment) {}
 
-    // Sets `pointer` to `items` items.
+    // Sets `pointer` to memory for `items` items.
     template <typename T>
     void take(T*& pointer, std::int64_t items) {
         pointer = start_ == nullptr ? nullptr : reinterpret_cast<T*>(start_ + bytes_);

@@ -271,12 +271,12 @@ typename Radial<T>::Memory Radial<T>::lay_out(std::int64_t capacity, char* work)
     layout.take(m.first, capacity * widest_);
     layout.take(m.second, capacity * widest_);
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-        layout.take(m.kept[i].value, capacity * layers_[i].stride);
-        layout.take(m.kept[i].slope, capacity * layers_[i].stride);
-        m.kept[i].normalised = m.kept[i].scale = nullptr;
+        layout.take(m.layers[i].value, capacity * layers_[i].stride);
+        layout.take(m.layers[i].slope, capacity * layers_[i].stride);
+        m.layers[i].normalised = m.layers[i].scale = nullptr;
         if (layers_[i].norm) {
-            layout.take(m.kept[i].normalised, capacity * layers_[i].stride);
-            layout.take(m.kept[i].scale, capacity);
+            layout.take(m.layers[i].normalised, capacity * layers_[i].stride);
+            layout.take(m.layers[i].scale, capacity);
         }
     }
     m.bytes = layout.bytes();
@@ -309,7 +309,7 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
     std::int64_t input_stride = basis_stride_;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
-        T* value = m.kept[i].value;
+        T* value = m.layers[i].value;
         const std::int64_t stride = layer.stride;
         for (std::int64_t e = 0; e < n; ++e)
             std::copy_n(layer.bias.data(), stride, value + e * stride);
@@ -332,10 +332,10 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
         kernels.gemm(n, input, input_stride, layer.weight, value, stride, nullptr, true);
         if (layer.norm)
             kernels.layer_norm(n, layer.out, stride, layer.epsilon, layer.norm_weight.data(),
-                               layer.norm_bias.data(), value, m.kept[i].normalised,
-                               m.kept[i].scale);
+                               layer.norm_bias.data(), value, m.layers[i].normalised,
+                               m.layers[i].scale);
         kernels.activate(layer.activation, n * stride, layer.factor, value, value,
-                         keep ? m.kept[i].slope : nullptr);
+                         keep ? m.layers[i].slope : nullptr);
         input = value;
         input_stride = stride;
     }
@@ -361,7 +361,7 @@ void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
     const std::int64_t n = edges.capacity;
     const Memory m = lay_out(n, work);
     const std::size_t depth = layers_.size();
-    const T* last = depth == 0 ? m.basis : m.kept[depth - 1].value;
+    const T* last = depth == 0 ? m.basis : m.layers[depth - 1].value;
     const std::int64_t last_stride = depth == 0 ? basis_stride_ : layers_.back().stride;
 
     T* d = m.first;
@@ -385,10 +385,10 @@ void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
     }
     for (std::size_t i = depth; i-- > 0;) {
         const Layer& layer = layers_[i];
-        kernels.multiply(n * layer.stride, m.kept[i].slope, d);
+        kernels.multiply(n * layer.stride, m.layers[i].slope, d);
         if (layer.norm)
             kernels.layer_norm_gradient(n, layer.out, layer.stride, layer.norm_weight.data(),
-                                        m.kept[i].normalised, m.kept[i].scale, d);
+                                        m.layers[i].normalised, m.layers[i].scale, d);
         if (i == 0)
             for (const RadialRows<T>* rows : {&sender, &receiver})
                 if (rows->gradient != nullptr)

@@ -15,7 +15,7 @@
 //               "activation", "factor"}, ...]; the last one has neither norm nor activation
 //   "sender", "receiver": tensor [T, hidden] or value, added before the first norm and activation
 //   "table": null or {"knots": K, "error": bound}: see radial_table.hpp
-// An edge of length r_max or more gives zeros, whatever biases say.
+// An edge of length r_max or more gives zeros, also where layers have biases.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@
 
 namespace mdcg {
 
-// What the manifest says, in double.
+// The radial network of the manifest, in double.
 struct RadialSpec {
     struct Layer {
         int in = 0, out = 0;
@@ -43,19 +43,19 @@ struct RadialSpec {
     };
 
     int num_types = 0;
-    BasisFunctions functions;  // `values` is set where it is used
+    BasisFunctions functions;  // `values` is set where it is used, to basis_values
     std::vector<double> basis_values;
     std::vector<double> r_max;  // [1] or [T][T]
     std::vector<double> r_0;    // [T][T] or empty
     std::vector<Layer> layers;
     std::vector<double> sender_table, receiver_table;  // [T][hidden] or empty
-    std::string sender_value, receiver_value;          // names, or empty
-    int knots = 0;                                     // 0: exact
-    double table_bytes = 0;                            // that all tables may take
+    std::string sender_value, receiver_value;          // names of values, or empty
+    int knots = 0;                                     // of the table; 0: no table
+    double table_bytes = 0;                            // limit for the tables of all pairs
 
-    // `outputs`: columns of the last layer, which must have as many.
+    // `outputs`: number of columns that the last layer must have.
     static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs);
-    // Columns that the last layer has.
+    // The number of columns that the last layer has.
     static int outputs(const Fields& fields);
 
     double pair_r_max(int receiver, int sender) const {
@@ -64,13 +64,13 @@ struct RadialSpec {
     double pair_r_0(int receiver, int sender) const {
         return r_0.empty() ? 0.0 : r_0[pair(receiver, sender)];
     }
-    // Whether weights stay the same where the types of both ends change places.
+    // Whether weights stay the same if sender and receiver are exchanged.
     bool symmetric() const;
-    // Whether weights of edges of the same length and receiver differ with the type of the sender.
+    // Whether weights of edges of the same length and receiver depend on the type of the sender.
     bool depends_on_sender() const;
-    // Inputs of the last layer, and one of constant 1 where it has a bias.
+    // The number of inputs of the last layer, with a constant 1 if it has a bias.
     int units() const { return layers.back().in + (layers.back().bias.empty() ? 0 : 1); }
-    // The last layer, [units()][outputs].
+    // The last layer with its bias as the last row, [units()][outputs].
     std::vector<double> last() const;
 
 private:
@@ -80,9 +80,9 @@ private:
     }
 };
 
-// The field "r_max": one number, or [T][T]; none is beyond the cutoff of the package.
+// Reads the field "r_max": one number, or [T][T], not beyond the cutoff of the package.
 std::vector<double> read_cutoffs(const Fields& fields, const ModelInfo& info);
-// Throws what Fields::fail does where a package may have no such power `p`.
+// Throws what Fields::fail does if the power `p` is out of range.
 void check_cutoff_power(const Fields& fields, double p);
 
 // 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) and its derivative; 0 from x = 1 on.
@@ -90,19 +90,19 @@ void polynomial_cutoff(double p, double x, double& value, double& slope);
 
 // A block of edges.
 struct RadialEdges {
-    std::int64_t count;                 // used
-    std::int64_t capacity;              // a multiple of 16: size of the arrays
-    const double* length;               // [capacity], unused ones not smaller than r_max
+    std::int64_t count;                 // of edges
+    std::int64_t capacity;              // size of the arrays, a multiple of 16
+    const double* length;               // [capacity] Å; r_max or more behind the last edge
     const std::int32_t* sender_type;    // [count]
     const std::int32_t* receiver_type;  // [count]
 };
 
-// Rows that are added to the first layer's preactivations: value rows of nodes.
+// Rows of nodes that are added to the first layer's preactivations.
 template <typename T>
 struct RadialRows {
-    const std::int32_t* node = nullptr;  // [count] of an edge
-    const T* values = nullptr;           // null: none
-    T* gradient = nullptr;               // added to; null: none
+    const std::int32_t* node = nullptr;  // [count] node of each edge
+    const T* values = nullptr;           // [num_nodes][width]; null: none
+    T* gradient = nullptr;               // [num_nodes][width], added to; null: none
     std::int64_t width = 0;
 };
 
@@ -113,17 +113,17 @@ public:
 
     int units() const { return units_; }
     std::int64_t hidden_stride() const { return hidden_stride_; }
-    // Items of the first layer's preactivation, padded: width of rows added to it.
+    // Padded width of the first layer's preactivations, and of RadialRows.
     std::int64_t first_stride() const { return layers_.empty() ? 0 : layers_[0].stride; }
 
     std::size_t work_bytes(std::int64_t capacity) const;
 
-    // hidden [capacity][hidden_stride], every item written. `work` is for the backward pass, where
-    // `keep` says that there is one.
+    // Writes all of hidden [capacity][hidden_stride]. `work` has work_bytes(); with `keep`, it
+    // holds what backward() needs.
     void forward(const RadialEdges& edges, const RadialRows<T>& sender,
                  const RadialRows<T>& receiver, char* work, T* hidden, bool keep = true) const;
-    // After forward with the same edges and work. d_hidden is overwritten; d_length [capacity] is
-    // added to.
+    // To be called after forward() with the same edges and work. Overwrites the gradients d_hidden
+    // [capacity][hidden_stride], and adds to d_length [capacity].
     void backward(const RadialEdges& edges, const RadialRows<T>& sender,
                   const RadialRows<T>& receiver, char* work, T* d_hidden, double* d_length) const;
 
@@ -139,23 +139,25 @@ private:
         Activation activation;
         T factor;
     };
-    struct Kept {
-        T *value, *slope, *normalised, *scale;
+    struct LayerMemory {
+        T *value, *slope, *normalised;  // [capacity][stride of the layer]
+        T* scale;                       // [capacity]
     };
     static constexpr int MAX_LAYERS = limits::MAX_RADIAL_LAYERS;
     struct Memory {
-        double *r_max, *r_0, *cutoff, *cutoff_slope;
-        T *basis, *basis_slope, *first, *second;
-        Kept kept[MAX_LAYERS];
+        double *r_max, *r_0, *cutoff, *cutoff_slope;  // [capacity]
+        T *basis, *basis_slope;                       // [capacity][basis_stride]
+        T *first, *second;                            // [capacity][widest], gradients of layers
+        LayerMemory layers[MAX_LAYERS];
         std::size_t bytes;
     };
     Memory lay_out(std::int64_t capacity, char* work) const;
 
     RadialSpec spec_;
-    std::vector<Layer> layers_;                      // hidden ones
+    std::vector<Layer> layers_;                      // all but the last
     AlignedArray<T> sender_table_, receiver_table_;  // [T][first_stride]
     int units_, last_in_;
-    bool constant_unit_;
+    bool constant_unit_;  // whether the last layer has a bias
     std::int64_t basis_stride_, hidden_stride_, widest_;
 };
 

@@ -17,34 +17,36 @@ template <typename T>
 constexpr std::int64_t ZERO_ROWS = TABLE_STEPS<T> + 1;
 
 // A table is uniform in sqrt(r / r_max): `knots` intervals from START to 1, and knots / BEFORE more
-// below START, rounded down. It begins between r_max / 64 and r_max / 57 with the numbers of knots
-// that the converter chooses. Shorter edges are left to the exact network: the distance transforms
-// are steep there.
+// below START, rounded down. With the numbers of knots that the converter chooses, it begins
+// between r_max / 64 and r_max / 57. Shorter edges are left to the exact network, because the
+// distance transforms are steep there.
 constexpr double START = 1.0 / 4;
 constexpr int BEFORE = 6;
 
 constexpr int FEWEST_KNOTS = 8;
 
-// Turns values [n][width] at places, given in steps from the first knot, into coefficients of the
-// spline through them; where a place is repeated its second row is the derivative by the place. The
-// matrix is totally positive: elimination needs no pivots (de Boor and Pinkus 1977).
-void solve(const std::vector<double>& places, int knots, int degree, int width, double* c) {
-    const int n = narrow(static_cast<std::int64_t>(places.size())), band = 2 * degree + 1;
+// Turns values [n][width] at positions, which count steps from the first knot, into coefficients of
+// the spline through them. Where a position is repeated, its second row is the derivative by the
+// position. The matrix is totally positive, so elimination needs no pivots (de Boor and Pinkus
+// 1977).
+void solve(const std::vector<double>& positions, int knots, int degree, int width, double* c) {
+    const int n = narrow(static_cast<std::int64_t>(positions.size())), band = 2 * degree + 1;
     std::vector<double> matrix(size(std::int64_t(n) * band));
     const auto at = [&](int row, int column) -> double& {
         return matrix[size(std::int64_t(row) * band + column - row + degree)];
     };
     std::vector<double> basis(size(degree + 1));
     for (int i = 0; i < n; ++i) {
-        const double place = places[size(i)];
-        const int first = std::min(static_cast<int>(place), knots - 1);
-        if (i > 0 && place == places[size(i - 1)]) {  // differences of a spline of one degree less
-            basis_at(degree - 1, place - first, basis.data());
+        const double position = positions[size(i)];
+        const int first = std::min(static_cast<int>(position), knots - 1);
+        if (i > 0 && position == positions[size(i - 1)]) {
+            // the derivative: a spline of one degree less of the differences of coefficients
+            basis_at(degree - 1, position - first, basis.data());
             for (int k = degree; k >= 0; --k)
                 at(i, first + k) =
                     (k > 0 ? basis[size(k - 1)] : 0.0) - (k < degree ? basis[size(k)] : 0.0);
         } else {
-            basis_at(degree, place - first, basis.data());
+            basis_at(degree, position - first, basis.data());
             for (int k = 0; k <= degree; ++k) at(i, first + k) = basis[size(k)];
         }
     }
@@ -98,11 +100,11 @@ RadialSpline::RadialSpline(const RadialSpec& spec, int knots, int degree)
       knots_(knots + knots / BEFORE),
       degree_(degree),
       outputs_(spec.layers.back().out) {
-    const int more = (degree - 3) / 2;  // at either end
+    const int midpoints = (degree - 3) / 2;  // at either end
     for (int i = 0; i <= knots_; ++i) {
-        places_.push_back(i);
-        if (i == 0 || i == knots_) places_.push_back(i);
-        if (i < more || (i < knots_ && i >= knots_ - more)) places_.push_back(i + 0.5);
+        positions_.push_back(i);
+        if (i == 0 || i == knots_) positions_.push_back(i);
+        if (i < midpoints || (i < knots_ && i >= knots_ - midpoints)) positions_.push_back(i + 0.5);
     }
 }
 
@@ -136,7 +138,7 @@ std::vector<double> RadialSpline::hidden(const std::vector<double>& lengths, int
 }
 
 std::vector<double> RadialSpline::hidden_slope(double length, int receiver, int sender) const {
-    // one edge per unit, all of this length: the gradient of unit k stands at edge k
+    // one edge per unit, all of this length: edge k gets the gradient of unit k
     const int units = network_.units();
     const std::int64_t stride = network_.hidden_stride();
     const std::int64_t capacity = (units + 15) / 16 * 16;
@@ -155,19 +157,19 @@ std::vector<double> RadialSpline::hidden_slope(double length, int receiver, int 
 
 void RadialSpline::prepare(int receiver, int sender) const {
     if (pair_ == std::make_pair(receiver, sender)) return;
-    pair_ = {-1, -1};  // none, should memory run out
+    pair_ = {-1, -1};  // in case memory runs out
     const double from = std::sqrt(first(receiver, sender)), h = step(receiver, sender);
     const double end = std::nextafter(spec_.pair_r_max(receiver, sender), 0.0);
     std::vector<double> lengths;
-    for (const double place : places_) {
-        const double root = from + h * place;
+    for (const double position : positions_) {
+        const double root = from + h * position;
         lengths.push_back(std::min(root * root, end));
     }
     hidden_ = hidden(lengths, receiver, sender);
-    // derivatives by the place
+    // derivatives by the position
     const std::int64_t stride = network_.hidden_stride();
-    for (std::size_t i = 1; i < places_.size(); ++i) {
-        if (places_[i] != places_[i - 1]) continue;
+    for (std::size_t i = 1; i < positions_.size(); ++i) {
+        if (positions_[i] != positions_[i - 1]) continue;
         const std::vector<double> slope = hidden_slope(lengths[i], receiver, sender);
         for (int k = 0; k < network_.units(); ++k)
             hidden_[i * size(stride) + size(k)] = slope[size(k)] * 2 * std::sqrt(lengths[i]) * h;
@@ -185,7 +187,7 @@ void RadialSpline::fit(int receiver, int sender, int column, int count,
     const std::int64_t width = (count + 7) / 8 * 8;
     AlignedArray<double> solved(size(rows() * width));
     dense.gemm(rows(), hidden_.data(), stride, matrix, solved.data(), width, nullptr, false);
-    solve(places_, knots_, degree_, narrow(width), solved.data());
+    solve(positions_, knots_, degree_, narrow(width), solved.data());
     for (int i = 0; i < rows(); ++i)
         std::copy_n(solved.data() + i * width, count, coefficients + i * count);
 }
@@ -231,7 +233,7 @@ void RadialTable<T>::require(const std::int32_t* types, const std::int32_t* rece
     const std::vector<std::int32_t> missing =
         groups_.missing(types, receiver, sender, edges, nodes);
     if (missing.empty()) return;
-    if (groups_.built() == 0) {  // forgotten
+    if (groups_.built() == 0) {  // missing() has forgotten all tables
         data_.resize(0);
         steps_.resize(0);
         rows_ = 0;
@@ -256,13 +258,13 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
     }
     const int outputs = static_cast<int>(columns_.columns.size());
     std::int64_t row = old_rows;
-    constexpr int wide = 256;
-    std::vector<double> fitted(size(spline_.rows() * wide));
+    constexpr int MAX_COLUMNS = 256;  // fitted at once
+    std::vector<double> fitted(size(spline_.rows() * MAX_COLUMNS));
     for (const std::int32_t group : groups) {
         poll_interrupt();
         const auto [receiver, sender] = groups_.representative(group);
-        for (int start = 0; start < outputs; start += wide) {
-            const int count = std::min(wide, outputs - start);
+        for (int start = 0; start < outputs; start += MAX_COLUMNS) {
+            const int count = std::min(MAX_COLUMNS, outputs - start);
             spline_.fit(receiver, sender, start, count, fitted.data());
             for (int k = 0; k < count; ++k) {
                 const std::int64_t column = columns_.columns[size(start + k)];
@@ -278,7 +280,7 @@ void RadialTable<T>::build(const std::vector<std::int32_t>& groups) {
         }
         row += spline_.rows();
     }
-    // last: everything above may run out of memory
+    // nothing changes before this line, because everything above may run out of memory
     groups_.add(groups, old_rows, spline_.rows());
     data_ = std::move(data);
     steps_ = std::move(steps);
@@ -292,10 +294,10 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
     constexpr std::int64_t AT_ONCE = 64;
     const std::int64_t n = edges.capacity;
     const int last = spline_.rows() - TABLE_STEPS<T> - 1;
-    bool all = true;
+    bool all = true;  // edges are in the table
     for (std::int64_t first = 0; first < n; first += AT_ONCE) {
         const std::int64_t count = std::min(AT_ONCE, n - first);
-        double place[AT_ONCE] = {}, within[AT_ONCE] = {}, by_length[AT_ONCE] = {};
+        double position[AT_ONCE] = {}, within[AT_ONCE] = {}, by_length[AT_ONCE] = {};
         std::fill_n(knot + first, count, 0);
         for (std::int64_t i = 0; i < std::min(count, edges.count - first); ++i) {
             const std::int64_t e = first + i;
@@ -307,13 +309,14 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
             if (!(edges.length[e] < pair.r_max)) continue;
             const int interval = std::min(last, static_cast<int>(std::max(0.0, from_first)));
             knot[e] = pair.first_row + interval;
-            place[i] = from_first - interval;
+            position[i] = from_first - interval;
             within[i] = 1;
             by_length[i] = pair.inverse_step / (2 * root);
         }
-        // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), as b sum to
-        // one; the derivative is a spline of the differences, of one degree less
-        simd<T>().splines(count, place, within, by_length, n, basis + first, slope + first);
+        // Because the b sum to one,
+        //     sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]).
+        // The derivative is a spline of the differences, of one degree less.
+        simd<T>().splines(count, position, within, by_length, n, basis + first, slope + first);
     }
     return all;
 }

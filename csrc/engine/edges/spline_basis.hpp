@@ -1,11 +1,11 @@
-// B-splines of equally spaced knots, for one place or for a vector of places. The functions are
-// static: they are compiled once for each instruction set.
+// B-splines of equally spaced knots, for a number or a vector of positions. The functions are
+// static because they are compiled once for each instruction set.
 #pragma once
 
 namespace mdcg {
 
-// Turns B-splines of degree d - 1 that are not zero at place t (0 to 1) of an interval, [d], into
-// those of degree d, [d + 1].
+// Turns the values [d] of the nonzero B-splines of degree d - 1 at position t (0 to 1) within an
+// interval into those of degree d, [d + 1].
 template <typename V>
 static inline void raise_degree(int d, V t, V* found) {
     const double inverse = 1.0 / d;
@@ -18,7 +18,7 @@ static inline void raise_degree(int d, V t, V* found) {
     found[d] = before;
 }
 
-// B-splines that are not zero at place t of an interval, [degree + 1].
+// The values [degree + 1] of the nonzero B-splines at position t within an interval.
 template <typename V>
 static inline void basis_at(int degree, V t, V* found) {
     found[0] = V{} + 1.0;

@@ -68,7 +68,7 @@ void TableGroups::add(const std::vector<std::int32_t>& groups, std::int64_t row,
     built_ += static_cast<int>(groups.size());
 }
 
-// Whether there is a table for every two types of nodes; quicker to see than those of the edges.
+// Whether there is a table for every pair of types of nodes. This is faster than a loop over edges.
 bool TableGroups::all_built(const std::int32_t* types, std::int64_t nodes) {
     present_.assign(size(num_types_), 0);
     for (std::int64_t n = 0; n < nodes; ++n) present_[size(types[n])] = 1;

@@ -7,7 +7,7 @@ namespace mdcg {
 
 namespace {
 
-// Smaller bins fit the sphere better, larger ones cost less each.
+// With smaller bins fewer candidates lie outside the sphere, but there are more bins to visit.
 constexpr double BINS_PER_REACH = 2.0;
 
 }  // namespace
@@ -23,8 +23,8 @@ Bins choose_bins(const Vector3& extent, const std::array<bool, 3>& periodic, dou
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         return wanted[a] != wanted[b] ? wanted[a] < wanted[b] : a < b;
     });
-    // Each direction takes at most its equal part of the tiles that are left, the shortest first.
-    // Whatever the roots round to, no more is handed out than there is: the division is whole.
+    // From the shortest direction on, each takes at most an equal part of the tiles that are left:
+    // their cube root, square root, and all. The integer division cannot exceed the limit.
     std::int64_t tiles = limit / (tile * tile * tile);
     for (std::size_t taken = 0; taken < 3; ++taken) {
         const std::size_t k = order[taken];

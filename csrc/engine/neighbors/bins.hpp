@@ -1,4 +1,4 @@
-// The grid that neighbours are searched in, the same on CPUs and devices.
+// The grid of bins in which neighbours are searched, the same on CPUs and devices.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@ namespace mdcg {
 struct Bins {
     std::array<std::int64_t, 3> count{};    // bins along each direction
     std::array<std::int64_t, 3> stencil{};  // bins on either side that hold neighbours
-    double shrunk = 1;  // how many times more bins half the reach wide there would have been
+    double shrunk = 1;  // number of bins that are half the reach wide, divided by the number chosen
 };
 
-// Bins of half the reach, of which the grid has at most `limit`: where these are more, they become
-// longer along the longest direction first, so that thin systems keep theirs. `extent`: how far
-// the system goes, Å. `tile`: counts are rounded up to tiles of so many where memory is counted.
+// Bins are half the reach wide. Where the grid would have more than `limit` bins, they become wider
+// along the longest directions, so that thin systems keep narrow ones. `extent`: lengths of the
+// system, Å. `tile`: memory is needed for whole tiles of tile^3 bins, which the limit counts.
 Bins choose_bins(const Vector3& extent, const std::array<bool, 3>& periodic, double reach,
                  std::int64_t limit, std::int64_t tile = 1);
 

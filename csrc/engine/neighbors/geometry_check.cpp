@@ -12,11 +12,10 @@ namespace mdcg {
 
 namespace {
 
-// A double beyond this resolves no more than 1e-8 Å: such a coordinate is a fault, not a place.
-constexpr double MAX_COORDINATE = 1e8;
-constexpr double MAX_WRAP = 1 << 30;
-constexpr std::int64_t MAX_CANDIDATES = 100 * MAX_NEIGHBORS;  // bins are wider than the sphere
-constexpr double MAX_SQUARE = 1e300;                          // of a cell vector
+constexpr double MAX_COORDINATE = 1e8;  // Å; beyond it a double resolves no more than 1e-8 Å
+constexpr double MAX_WRAP = 1 << 30;    // cells
+constexpr std::int64_t MAX_CANDIDATES = 100 * MAX_NEIGHBORS;  // bins extend beyond the sphere
+constexpr double MAX_SQUARE = 1e300;                          // of the length of a cell vector
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
@@ -62,7 +61,7 @@ void check_distance(std::int64_t num_atoms, const double* positions, const Matri
     for (std::size_t k = 0; k < 3; ++k) {
         const double per_coordinate =
             std::abs(inverse[0][k]) + std::abs(inverse[1][k]) + std::abs(inverse[2][k]);
-        // only planes less than 0.2 Å apart can be passed so often within the largest coordinate
+        // below MAX_COORDINATE this can only fail where planes are less than 0.2 Å apart
         if (!periodic[k] || MAX_COORDINATE * per_coordinate < MAX_WRAP) continue;
         for (std::int64_t i = 0; i < num_atoms; ++i) {
             const double* p = positions + 3 * i;
@@ -129,7 +128,6 @@ Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
             open[num_open++] = k;
     }
     std::string zero;
-    double largest = 1;
     for (std::size_t i = 0; i < num_closed; ++i) {
         const std::size_t k = closed[i];
         for (std::size_t c = 0; c < 3; ++c) full[k][c] = cell[3 * k + c];
@@ -142,7 +140,7 @@ Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
         throw GeometryError("the system is periodic along " + zero +
                             ", where its cell vector is zero; set a cell (atoms.cell) or switch "
                             "that direction off (atoms.pbc)");
-    // sine of the angle between the last vector and those before it
+    double independence = 1;  // area or volume that unit vectors along the cell vectors span
     if (num_closed == 1) {
         const Vector3 a = unit(full[closed[0]]);
         std::size_t least = 0;
@@ -154,15 +152,15 @@ Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic) {
         full[open[1]] = cross(a, full[open[0]]);
     } else if (num_closed == 2) {
         const Vector3 normal = cross(unit(full[closed[0]]), unit(full[closed[1]]));
-        largest = std::sqrt(dot(normal, normal));
-        if (largest > 0) full[open[0]] = unit(normal);
+        independence = std::sqrt(dot(normal, normal));
+        if (independence > 0) full[open[0]] = unit(normal);
     } else if (num_closed == 3) {
         const Vector3 a = unit(full[0]), b = unit(full[1]), c = unit(full[2]);
-        largest = std::abs(dot(cross(a, b), c));
+        independence = std::abs(dot(cross(a, b), c));
     } else {
         full = {{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}};
     }
-    if (!(largest >= 1e-8)) {
+    if (!(independence >= 1e-8)) {
         std::vector<double> rows;
         for (std::size_t i = 0; i < num_closed; ++i)
             rows.insert(rows.end(), full[closed[i]].begin(), full[closed[i]].end());
@@ -192,7 +190,7 @@ Matrix3 multiply(const Matrix3& a, const Matrix3& b) {
 }
 
 double smallest_singular_value(const Matrix3& m) {
-    // 1 / |inverse|, with a norm that is at least the largest singular value
+    // 1 / |inverse|, where sqrt(|m|_1 |m|_inf) is at least the largest singular value
     const Matrix3 inverse = invert(m);
     double rows = 0, columns = 0;
     for (std::size_t r = 0; r < 3; ++r) {

@@ -6,12 +6,12 @@
 
 namespace mdcg {
 
-// Identifies a list of edges and its shifts. 0: no list.
+// Identifies a list of edges and its shifts. Numbers are 0 where there is no list.
 struct ListNumbers {
     std::int64_t edges = 0, shifts = 0;
 };
 
-// A number that no other list of this process has.
+// Returns a number that no other list of this process has.
 inline std::int64_t next_list_number() {
     static std::atomic<std::int64_t> number{0};
     return ++number;

@@ -11,23 +11,22 @@
 
 namespace mdcg {
 
-// A full list of directed edges up to cutoff + skin, sorted by receiver, then sender, then cell. It
-// is kept while no pair outside it can have come closer than the cutoff, also where the cell
-// changes little. Made by counting in cells: linear in the number of atoms, in any kind of cell.
+// A full list of directed edges up to cutoff + skin, sorted by receiver, then sender, then cell.
+// Atoms are sorted into bins, so the time is linear in the number of atoms, in any kind of cell.
 class NeighborList {
 public:
-    using Change = ListChange;  // of the arrays
+    // Lengths in Å; with skin 0 a list is made whenever an atom moves.
+    NeighborList(double cutoff, double skin) : verlet_skin_(cutoff, skin) {}
 
-    // In Å; skin 0 makes a list at every move.
-    NeighborList(double cutoff, double skin) : watch_(cutoff, skin) {}
-
-    // Throws GeometryError. `cell`: [3][3], rows are vectors, only those of periodic directions are
-    // read (null: none). `threads`: 0 is OpenMP's own choice; the list does not depend on it.
-    Change update(std::int64_t num_atoms, const double* positions, const double* cell,
-                  const bool* periodic, int threads);
-    // Forgets the list; the next update makes one.
-    void reset() { watch_.reset(); }
-    // The same, and gives its memory back.
+    // Makes a new list unless VerletSkin allows to keep the last one. Throws GeometryError.
+    // `positions`: [num_atoms][3] Å; `cell`: [3][3] Å, rows are vectors, only those of periodic
+    // directions are read (null: an open system); `periodic`: [3]; `threads`: 0 is OpenMP's own
+    // choice. The list does not depend on the number of threads.
+    ListChange update(std::int64_t num_atoms, const double* positions, const double* cell,
+                      const bool* periodic, int threads);
+    // Forgets the list, so that the next update makes one.
+    void reset() { verlet_skin_.reset(); }
+    // Forgets the list and frees its memory.
     void release();
 
     std::int64_t num_atoms() const { return num_atoms_; }
@@ -37,28 +36,32 @@ public:
     const std::vector<std::int32_t>& receiver() const { return receiver_; }
     // [num_edges][3] Å: the vector of an edge is pos[receiver] - pos[sender] + shift
     const std::vector<double>& shifts() const { return shifts_; }
-    // [num_edges][3] the same in units of the cell vectors
+    // Computes [num_edges][3], the shifts in units of the cell vectors.
     std::vector<std::int32_t> cell_shifts() const;
 
-    double cutoff() const { return watch_.cutoff(); }
-    double skin() const { return watch_.skin(); }
+    double cutoff() const { return verlet_skin_.cutoff(); }
+    double skin() const { return verlet_skin_.skin(); }
     std::int64_t num_builds() const { return num_builds_; }
     std::int64_t num_updates() const { return num_updates_; }
-    // Change whenever an update changes the arrays.
+    // Numbers that change whenever an update changes the arrays.
     const ListNumbers& numbers() const { return numbers_; }
 
 private:
-    struct Hit {
+    // An atom in a periodic image; see pack().
+    struct AtomImage {
         std::int32_t atom, image;
     };
     struct Thread {
-        std::vector<Hit> hits;
-        std::size_t used = 0;                  // of hits
-        std::vector<double> x, y, z, squares;  // candidates of one bin
-        std::vector<Hit> candidates;
-        std::size_t count = 0, own = 0;  // candidates; the first that lies in the bin itself
+        std::vector<AtomImage> hits;  // neighbours of this thread's atoms, one atom after the other
+        std::size_t num_hits = 0;
+        // Atoms and images that may be neighbours of the atoms of one bin.
+        std::vector<AtomImage> candidates;
+        std::vector<double> x, y, z, squares;  // positions; squares of distances from one atom
+        std::size_t num_candidates = 0;
+        std::size_t first_own = 0;  // the first candidate that lies in the bin itself
     };
-    struct Row {
+    // Where the neighbours of an atom are among the hits of a thread.
+    struct HitRange {
         std::int32_t thread, count;
         std::size_t begin;
     };
@@ -72,12 +75,9 @@ private:
     void transpose(int threads);
     void fill_shifts(int threads);
 
-    VerletSkin watch_;
+    VerletSkin verlet_skin_;
     std::int64_t num_atoms_ = 0, num_builds_ = 0, num_updates_ = 0;
     ListNumbers numbers_;
-    std::array<bool, 3> periodic_{};
-    Matrix3 full_{}, inverse_{};  // of the watch
-    Vector3 heights_{};
 
     // Atoms by bin.
     std::array<std::int64_t, 3> bins_{}, stencil_{};
@@ -86,15 +86,15 @@ private:
     std::vector<std::int32_t> atoms_;     // [num_atoms] by bin
     std::vector<double> x_, y_, z_;       // [num_atoms] by bin, wrapped into the cell
     std::vector<std::int32_t> wraps_;     // [num_atoms][3] cells that wrapping moved an atom by
-    std::vector<std::int64_t> scratch_;
-    std::vector<double> coordinates_;
+    std::vector<std::int64_t> scratch_;   // [num_atoms]
+    std::vector<double> coordinates_;     // [3][num_atoms]
     std::vector<Thread> threads_;
-    std::vector<Row> found_;  // [num_atoms]
-    std::vector<Hit> rows_;   // [num_edges] sender and image
+    std::vector<HitRange> hits_of_;  // [num_atoms] as a sender
+    std::vector<AtomImage> rows_;    // [num_edges] sender and image, by receiver
 
-    std::vector<std::int64_t> row_ptr_{0};
-    std::vector<std::int32_t> sender_, receiver_, image_;
-    std::vector<double> shifts_;
+    std::vector<std::int64_t> row_ptr_{0};                 // [num_atoms + 1]
+    std::vector<std::int32_t> sender_, receiver_, image_;  // [num_edges]
+    std::vector<double> shifts_;                           // [num_edges][3]
 };
 
 }  // namespace mdcg

@@ -12,37 +12,34 @@ namespace mdcg {
 
 namespace {
 
-// Smaller boxes fit the sphere better, larger ones have longer runs.
+// With smaller boxes fewer points lie outside the sphere, larger ones have longer runs.
 constexpr double BOXES_PER_REACH = 3.0;
+// Limit of the number of boxes: BOXES_PER_POINT * count + FEW_BOXES.
 constexpr std::int64_t BOXES_PER_POINT = 4, FEW_BOXES = 1000;
 
-}  // namespace
-
-void Points::take_local(std::int64_t num_local, const double* positions) {
-    local_.assign(positions, positions + 3 * num_local);
-    found_.clear();
-}
-
-void Points::add(const Vector3& at, std::int64_t node, bool own) {
-    for (std::size_t k = 0; k < 3; ++k)
-        if (at[k] < low_[k] || at[k] > high_[k]) return;
-    found_.push_back({at, narrow(node), own});
-}
-
-namespace {
-
-// Around places [count][3], wider by `reach`.
-void surround(const std::vector<double>& places, double reach, Vector3& low, Vector3& high) {
+// Finds the bounds of positions [count][3], wider by `reach`.
+void find_bounds(const std::vector<double>& positions, double reach, Vector3& low, Vector3& high) {
     low.fill(std::numeric_limits<double>::infinity());
     high.fill(-std::numeric_limits<double>::infinity());
-    for (std::size_t i = 0; i < places.size(); ++i) {
-        low[i % 3] = std::min(low[i % 3], places[i]);
-        high[i % 3] = std::max(high[i % 3], places[i]);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+        low[i % 3] = std::min(low[i % 3], positions[i]);
+        high[i % 3] = std::max(high[i % 3], positions[i]);
     }
     for (std::size_t k = 0; k < 3; ++k) low[k] -= reach, high[k] += reach;
 }
 
 }  // namespace
+
+void Points::take_local(std::int64_t num_local, const double* positions) {
+    local_.assign(positions, positions + 3 * num_local);
+    unsorted_.clear();
+}
+
+void Points::add(const Vector3& at, std::int64_t node, bool own) {
+    for (std::size_t k = 0; k < 3; ++k)
+        if (at[k] < low_[k] || at[k] > high_[k]) return;
+    unsorted_.push_back({at, narrow(node), own});
+}
 
 void Points::update(const CellSystem& system, double reach) {
     VerletSkin cell(reach, 0.0);
@@ -61,16 +58,16 @@ void Points::update(const CellSystem& system, double reach) {
             shift(at, k, -std::floor(along));
         }
     }
-    surround(local_, reach, low_, high_);
-    Vector3 low = low_, high = high_;  // of the nodes alone
+    find_bounds(local_, reach, low_, high_);
+    Vector3 low = low_, high = high_;  // bounds of the nodes alone
     for (std::size_t k = 0; k < 3; ++k) low[k] += reach, high[k] -= reach;
-    std::array<std::int64_t, 3> most{};
+    std::array<std::int64_t, 3> cells{};  // on either side
     for (std::size_t k = 0; k < 3; ++k)
         if (cell.periodic()[k])
-            most[k] = static_cast<std::int64_t>(reach / cell.heights()[k] + 1.0);
-    for (std::int64_t a = -most[0]; a <= most[0]; ++a)
-        for (std::int64_t b = -most[1]; b <= most[1]; ++b)
-            for (std::int64_t c = -most[2]; c <= most[2]; ++c) {
+            cells[k] = static_cast<std::int64_t>(reach / cell.heights()[k] + 1.0);
+    for (std::int64_t a = -cells[0]; a <= cells[0]; ++a)
+        for (std::int64_t b = -cells[1]; b <= cells[1]; ++b)
+            for (std::int64_t c = -cells[2]; c <= cells[2]; ++c) {
                 double by[3] = {};
                 shift(by, 0, static_cast<double>(a));
                 shift(by, 1, static_cast<double>(b));
@@ -93,7 +90,7 @@ void Points::update(const System& system, double reach) {
     check_range(system.copy_node, system.num_copies, system.num_nodes, "copy_node");
     check_range(system.copy_image, system.num_copies, system.num_images, "copy_image");
     take_local(system.num_local, system.positions);
-    surround(local_, reach, low_, high_);
+    find_bounds(local_, reach, low_, high_);
     const auto at = [&](std::int64_t n) {
         const double* p = system.positions + 3 * n;
         return Vector3{p[0], p[1], p[2]};
@@ -101,18 +98,18 @@ void Points::update(const System& system, double reach) {
     for (std::int64_t n = 0; n < system.num_nodes; ++n) add(at(n), n, n < system.num_local);
     for (std::int64_t c = 0; c < system.num_copies; ++c) {
         const std::int64_t node = system.copy_node[c];
-        Vector3 place = at(node);
-        const double* by =
+        Vector3 image = at(node);
+        const double* shift =
             system.image_shifts + 3 * static_cast<std::int64_t>(system.copy_image[c]);
-        for (std::size_t k = 0; k < 3; ++k) place[k] -= by[k];
-        add(place, node);
+        for (std::size_t k = 0; k < 3; ++k) image[k] -= shift[k];
+        add(image, node);
     }
     sort(system.types, reach);
 }
 
 // A counting sort by type and box.
 void Points::sort(const std::int32_t* types, double reach) {
-    const auto count = found_.size();
+    const auto count = unsorted_.size();
     node_.resize(count);
     for (std::vector<double>& axis : axes_) axis.assign(count + size(PADDING), 0.0);
     own_.assign(local_.size() / 3, 0);
@@ -122,7 +119,7 @@ void Points::sort(const std::int32_t* types, double reach) {
     edge_.fill(reach);
     if (count == 0) return;
     std::vector<int> slot;
-    for (const Found& point : found_) {
+    for (const UnsortedPoint& point : unsorted_) {
         const auto type = size(types[point.node]);
         if (type >= slot.size()) slot.resize(type + 1, -1);
         slot[type] = 0;
@@ -148,18 +145,19 @@ void Points::sort(const std::int32_t* types, double reach) {
     first_.assign(types_.size() * boxes_[0] * boxes_[1] * boxes_[2] + 1, 0);
     box_.resize(count);
     for (std::size_t i = 0; i < count; ++i) {
-        const Vector3& at = found_[i].at;
-        std::size_t box = size(slot[size(types[found_[i].node])]);
+        const Vector3& at = unsorted_[i].at;
+        std::size_t box = size(slot[size(types[unsorted_[i].node])]);
         for (std::size_t k = 3; k-- > 0;) box = box * boxes_[k] + size(box_of(at[k], k));
         box_[i] = static_cast<std::int64_t>(box);
         ++first_[box + 1];
     }
     for (std::size_t b = 1; b < first_.size(); ++b) first_[b] += first_[b - 1];
-    for (std::size_t i = 0; i < count; ++i) {  // first_[b] is then where box b ends
+    for (std::size_t i = 0; i < count; ++i) {  // afterwards first_[b] is the end of box b
+        const UnsortedPoint& point = unsorted_[i];
         const auto to = size(first_[size(box_[i])]++);
-        node_[to] = found_[i].node;
-        if (found_[i].own) own_[size(found_[i].node)] = narrow(static_cast<std::int64_t>(to));
-        for (std::size_t k = 0; k < 3; ++k) axes_[k][to] = found_[i].at[k];
+        node_[to] = point.node;
+        if (point.own) own_[size(point.node)] = narrow(static_cast<std::int64_t>(to));
+        for (std::size_t k = 0; k < 3; ++k) axes_[k][to] = point.at[k];
     }
     for (std::size_t b = first_.size(); b-- > 1;) first_[b] = first_[b - 1];
     first_[0] = 0;
@@ -174,7 +172,7 @@ std::array<std::int64_t, 2> Points::range(const Vector3& at, std::size_t k, doub
     return {box_of(at[k] - cutoff, k), box_of(at[k] + cutoff, k)};
 }
 
-// How far a place is at least from a box along one direction.
+// The distance between a position and a box along one direction, 0 inside.
 double Points::gap(const Vector3& at, std::size_t k, std::int64_t box) const {
     const double low = origin_[k] + static_cast<double>(box) * edge_[k];
     return std::max({0.0, low - at[k], at[k] - low - edge_[k]});
@@ -182,7 +180,7 @@ double Points::gap(const Vector3& at, std::size_t k, std::int64_t box) const {
 
 std::size_t Points::bytes() const {
     return (local_.capacity() + axes_[0].capacity() * 3) * sizeof(double) +
-           found_.capacity() * sizeof(Found) +
+           unsorted_.capacity() * sizeof(UnsortedPoint) +
            (node_.capacity() + own_.capacity()) * sizeof(std::int32_t) +
            (first_.capacity() + box_.capacity()) * sizeof(std::int64_t);
 }

@@ -13,13 +13,13 @@ namespace mdcg {
 
 namespace {
 
-// Whether the square of any item is larger than the limit, or not a number.
+// Whether square(i) of any item is larger than the limit, or not a number.
 template <typename Square>
 bool any_beyond(int threads, std::int64_t count, double limit, const Square& square) {
     std::atomic<bool> found{false};
     threads = std::max(threads, 1);
     share(threads, threads, [&](std::int64_t part, int) {
-        int beyond = 0;
+        int beyond = 0;  // an integer, so that the loop has no branch
         const std::int64_t end = count * (part + 1) / threads;
         for (std::int64_t i = count * part / threads; i < end; ++i) beyond |= !(square(i) <= limit);
         if (beyond != 0) found = true;
@@ -47,7 +47,7 @@ ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* posit
     const Matrix3 inverse = invert(full);
     const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
     const bool same_cell = same && full == full_;
-    // positions within the skin of those that were checked need no check
+    // positions close to those that were checked need no check
     const bool covered = same && still_covers(positions, full, threads);
     if (!covered) {
         check_positions(num_atoms, positions);
@@ -79,8 +79,9 @@ Vector3 VerletSkin::heights() const {
     return found;
 }
 
-// Pairs outside the list were further apart than cutoff + skin. With the cell they have come closer
-// by the smallest stretch at most, and by their own moves beside it.
+// Pairs outside the list were further apart than cutoff + skin. A changed cell has brought them
+// closer by a factor not smaller than its smallest stretch, and two atoms by twice the distance
+// that one has moved relative to the cell.
 bool VerletSkin::still_covers(const double* positions, const Matrix3& full, int threads) const {
     if (skin_ == 0) {
         return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);

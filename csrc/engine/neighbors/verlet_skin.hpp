@@ -1,4 +1,4 @@
-// When a list of neighbours must be made again.
+// Tells when a list of neighbours must be made again.
 #pragma once
 
 #include <array>
@@ -11,34 +11,33 @@ namespace mdcg {
 
 enum class ListChange {
     none,    // the list is that of the last call
-    shifts,  // other shifts: the cell has changed
-    edges,   // another list
+    shifts,  // the cell has changed, and with it the shifts of the edges
+    edges,   // a new list is needed
 };
 
-// Keeps what a list was made of: it holds all pairs closer than the cutoff while no pair outside it
-// can have come closer, also where the cell changes little.
+// Remembers the positions and the cell that a list was made of. The list stays valid while no pair
+// outside of it can have come closer than the cutoff, also where the cell changes a little.
 class VerletSkin {
 public:
-    // In Å; skin 0 makes a list at every move.
+    // Lengths in Å; with skin 0 a list is made whenever an atom moves.
     VerletSkin(double cutoff, double skin);
 
-    // Throws GeometryError. `cell`: [3][3], rows are vectors, only those of periodic directions are
-    // read (null: none). After ListChange::edges every call asks for a list until one was kept.
-    // Threads share the comparison with the positions of the list.
+    // Throws GeometryError. `positions`: [num_atoms][3] Å; `cell`: [3][3] Å, rows are vectors, only
+    // those of periodic directions are read (null: an open system); `periodic`: [3]. Returns
+    // ListChange::edges until keep() is called. `threads` share the comparison of positions.
     ListChange needs_rebuild(std::int64_t num_atoms, const double* positions, const double* cell,
                              const bool* periodic, int threads = 1);
-    // A list was made of the positions that were looked at.
+    // To be called when a list was made of the positions of the last call.
     void keep(const double* positions);
     void reset() { valid_ = false; }
 
     double cutoff() const { return cutoff_; }
     double skin() const { return skin_; }
-    // How far a list must see. Wider than the two, so that its own rounding at the border cannot
-    // lose an edge.
+    // The longest edge of a list, with a margin so that rounding cannot lose an edge.
     double reach() const { return cutoff_ + skin_ + 1e-6; }
 
-    // Of the last call: the cell, open directions being unit vectors perpendicular to the others;
-    // the distances of its planes.
+    // The cell of the last call. full(): rows are the cell vectors, those of open directions unit
+    // vectors perpendicular to the others. heights(): distances between its planes, Å.
     const std::array<bool, 3>& periodic() const { return periodic_; }
     const Matrix3& full() const { return full_; }
     const Matrix3& inverse() const { return inverse_; }

@@ -1,6 +1,6 @@
-// The kernels behind DenseKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>. No
-// function of the standard library here: the linker would keep one copy of an inline function,
-// perhaps that of the widest instruction set.
+// The functions of DenseKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>. They
+// must not use functions of the standard library: of an inline function the linker keeps one copy,
+// perhaps that of an instruction set which the CPU lacks.
 #include <cstdint>
 
 #include "engine/backend/cpu/lanes.hpp"
@@ -20,7 +20,7 @@ constexpr int CHUNK_VECTORS = 64 / MDCG_VECTOR_BYTES;  // rows are padded to chu
 
 // -- products ------------------------------------------------------------------------------------
 
-// R rows times P panels of b.
+// Multiplies R rows of a by P panels of b. Row i begins at a + at[i], and its result at c + ct[i].
 template <typename T, int R, int P>
 void tile(std::int64_t k, const T* a, const std::int64_t* at, const T* b, std::int64_t panel, T* c,
           const std::int64_t* ct, bool accumulate) {
@@ -55,7 +55,7 @@ void tile(std::int64_t k, const T* a, const std::int64_t* at, const T* b, std::i
         }
 }
 
-// A tile of `count` rows, which R is not below.
+// Calls `tile` with `count` rows, 1 <= count <= R.
 template <typename T, int R, int P>
 void tile_of(std::int64_t count, std::int64_t k, const T* a, const std::int64_t* at, const T* b,
              std::int64_t panel, T* c, const std::int64_t* ct, bool accumulate) {
@@ -73,7 +73,7 @@ void panels_of(std::int64_t m, std::int64_t k, const T* a, std::int64_t lda, con
     for (std::int64_t i = 0; i < m;) {
         const std::int64_t left = m - i;
         std::int64_t count = left < TILE_ROWS ? left : TILE_ROWS;
-        // two halves rather than a full tile and a thin one
+        // two equal tiles are faster than a full one and a thin one
         if (left > TILE_ROWS && left < 2 * TILE_ROWS) count = (left + 1) / 2;
         for (std::int64_t j = 0; j < count; ++j) {
             const std::int64_t row = rows != nullptr ? rows[i + j] : i + j;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int MAX_L = 12;
 
-// Y_{l,±m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, P^(m) the m-th derivative of the Legendre
-// polynomial: e3nn's basis, whose axis is y.
+// Y_{l,±m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, where P^(m) is the m-th derivative of the
+// Legendre polynomial. The axis of e3nn's basis is y.
 template <typename T>
 void harmonics(int l_max, const T* factors, std::int64_t edges, const T* unit, T* out) {
     using V = Vector<T>;
@@ -82,7 +82,7 @@ void harmonics_gradient(int l_max, const T* factors, std::int64_t edges, const T
     }
 }
 
-// Value and derivative of the envelope 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2).
+// polynomial_cutoff() of radial.hpp for vectors.
 inline void envelope(double p, DoubleVector x, DoubleVector& value, DoubleVector& slope) {
     DoubleVector low;  // x^(p-1)
     const int whole = static_cast<int>(p);
@@ -94,8 +94,7 @@ inline void envelope(double p, DoubleVector x, DoubleVector& value, DoubleVector
     }
     const DoubleVector high = low * x;
     value = 1.0 + high * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)));
-    const DoubleVector rest = 1.0 - x;
-    slope = low * rest * rest * (-p * (p + 1) * (p + 2) / 2);
+    slope = low * (1.0 - x) * (1.0 - x) * (-p * (p + 1) * (p + 2) / 2);
     const Int64Vector inside = x < 1.0;
     value = inside ? value : DoubleVector{};
     slope = inside ? slope : DoubleVector{};
@@ -275,11 +274,11 @@ void conv_backward(const GenericPath& path, const GenericPair* pairs, const T* c
 }
 
 template <typename T>
-void splines(std::int64_t edges, const double* place, const double* within, const double* by_length,
-             std::int64_t stride, T* basis, T* slope) {
+void splines(std::int64_t edges, const double* position, const double* within,
+             const double* by_length, std::int64_t stride, T* basis, T* slope) {
     constexpr int STEPS = TABLE_STEPS<T>;
     for (std::int64_t e = 0; e < edges; e += lanes<double>) {
-        const auto t = load<DoubleVector>(place + e);
+        const auto t = load<DoubleVector>(position + e);
         const auto scale = load<DoubleVector>(by_length + e);
         DoubleVector found[STEPS + 1];
         basis_at(STEPS - 1, t, found);

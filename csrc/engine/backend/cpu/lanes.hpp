@@ -1,5 +1,6 @@
-// Vectors of the instruction set that the including file is compiled for, and functions of them.
-// Only for the files that are compiled once per instruction set: all names are local to each.
+// Vectors of the instruction set that a file is compiled for, and elementary functions of them.
+// Only for the files that are compiled once per instruction set, because all names are local to a
+// file.
 #pragma once
 
 #include <cstdint>
@@ -77,11 +78,13 @@ inline Item<V> sum(V v) {
     return total;
 }
 
-// x -> round(x) by adding a number so large that no bits are left behind the point.
+// Adding and subtracting this number rounds to integers: no bits of the sum are left for a
+// fraction.
 template <typename T>
 constexpr T rounder = sizeof(T) == 4 ? T(12582912) : T(6755399441055744);  // 1.5 * 2^23, 1.5 * 2^52
 
-// Cody-Waite reduction, Taylor series on |r| <= log(2)/2; about one unit in the last place.
+// Cody-Waite reduction and a Taylor series on |r| <= log(2)/2; the error is about one unit in the
+// last place.
 inline DoubleVector exponential(DoubleVector x) {
     x = larger(smaller(x, DoubleVector{} + 709.0), DoubleVector{} - 708.0);
     const DoubleVector shifted = x * 1.4426950408889634 + rounder<double>;
@@ -104,7 +107,7 @@ inline DoubleVector exponential(DoubleVector x) {
     return (DoubleVector)((Int64Vector)p + ((Int64Vector)shifted << 52));
 }
 
-// Natural logarithm of positive normal numbers: 2 atanh((m-1)/(m+1)) of the mantissa.
+// Natural logarithm of positive normal numbers, by 2 atanh((m-1)/(m+1)) of the mantissa m.
 inline DoubleVector logarithm(DoubleVector x) {
     const Int64Vector bits = (Int64Vector)x;
     Int64Vector exponent = (bits >> 52) - 1023;
@@ -133,7 +136,7 @@ inline DoubleVector logarithm(DoubleVector x) {
 
 inline DoubleVector power(DoubleVector x, double p) { return exponential(logarithm(x) * p); }
 
-// |x| below about 1e5.
+// For |x| below about 1e5.
 inline void sine_cosine(DoubleVector x, DoubleVector& sine, DoubleVector& cosine) {
     const DoubleVector shifted = x * 0.63661977236758134 + rounder<double>;
     const DoubleVector n = shifted - rounder<double>;

@@ -1,4 +1,4 @@
-// Sums over runs of points, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
+// The functions of PairKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
 #include "engine/backend/cpu/pair_kernels.hpp"
 
 #if defined(__x86_64__)
@@ -25,7 +25,7 @@ inline V square_root(V v) {
 #endif
 }
 
-// One vector of points: where they are seen from the atom, and which count.
+// A vector of pairs: from the points to the atom, and which of them count.
 struct Pairs {
     V x, y, z, square;
     Int64Vector counts;
@@ -135,10 +135,10 @@ void dispersion(const PairRun& run, const PairDamping& d, int references,
                 const double* const* weights, const double* c6, double* sums, PairForce* force) {
     using Function = void (*)(const PairRun&, const PairDamping&, const double* const*,
                               const double*, double*, PairForce*);
-    static constexpr Function OF[] = {&dispersion_with<1>, &dispersion_with<2>, &dispersion_with<3>,
-                                      &dispersion_with<4>, &dispersion_with<5>, &dispersion_with<6>,
-                                      &dispersion_with<7>};
-    OF[references - 1](run, d, weights, c6, sums, force);
+    static constexpr Function functions[] = {
+        &dispersion_with<1>, &dispersion_with<2>, &dispersion_with<3>, &dispersion_with<4>,
+        &dispersion_with<5>, &dispersion_with<6>, &dispersion_with<7>};
+    functions[references - 1](run, d, weights, c6, sums, force);
 }
 
 }  // namespace

@@ -1,48 +1,49 @@
-// Sums over runs of points around one atom, compiled for several instruction sets.
+// Sums over pairs of one atom with runs of points (see Points), for several instruction sets.
 #pragma once
 
 #include <cstdint>
 
 namespace mdcg {
 
-// Points that follow each other, and the atom that they are around. Pairs further apart than the
-// cutoff are left out, and the atom itself. Arrays are readable for one vector beyond the run.
+// A run of points, and the atom whose pairs with them are summed. Pairs further apart than the
+// cutoff and the atom itself are left out. Arrays are readable for one vector beyond the run.
 struct PairRun {
     std::int64_t count;
     const double *x, *y, *z;  // [count] Å
-    double at[3];             // of the atom, Å
+    double at[3];             // position of the atom, Å
     double cutoff_square;     // Å^2
 };
 
-// What pairs exert on an atom: sums of slope * v and slope * v (x) v / 2 with v = at - point, where
-// slope is dE/dr / r; so force is minus the first, and the virial minus the second.
+// The gradient of the energy of pairs: with v = at - point and slope = dE/dr / r, the sums of
+// slope * v and of slope * v (x) v / 2. Force and virial of the atom are minus these.
 struct PairForce {
     double force[3] = {};
     double virial[6] = {};  // xx yy zz xy xz yz
 };
 
-// Damped r^-6 and r^-8 of one pair of types, g = s6 / (r^6 + a6 + p6 / r^8) + s8 / (r^8 + a8 + p8 /
-// r^8). Becke-Johnson damping has p = 0, zero damping a = 0.
+// Damping of r^-6 and r^-8 for one pair of types,
+//     g(r) = s6 / (r^6 + a6 + p6 / r^8) + s8 / (r^8 + a8 + p8 / r^8).
+// Becke-Johnson damping has p = 0, zero damping a = 0.
 struct PairDamping {
     double s6, a6, p6;
     double s8, a8, p8;
 };
 
 struct PairKernels {
-    // The sum of counts 1 / (1 + exp(-steepness (radius / r - 1))).
+    // Returns the sum of 1 / (1 + exp(-steepness (radius / r - 1))).
     double (*coordination)(const PairRun& run, double radius, double steepness);
-    // Forces of an energy whose derivatives by the coordination numbers of the atom and of the
-    // points are `slope` and slopes [count].
+    // Adds the forces of an energy whose derivatives by the coordination numbers of the atom and of
+    // the points are `slope` and slopes [count].
     void (*coordination_force)(const PairRun& run, double radius, double steepness, double slope,
                                const double* slopes, PairForce& force);
-    // sums[b] += sum over points of g times weights[b][point], b < references. With `force`, that
-    // of the energy -g times the sum of c6[b] weights[b].
+    // Adds to sums [references] the sums over points of g times weights [references][count]. If
+    // `force` is not null, adds the forces of the energies -g sum_b c6[b] weights[b].
     void (*dispersion)(const PairRun& run, const PairDamping& damping, int references,
                        const double* const* weights, const double* c6, double* sums,
                        PairForce* force);
 };
 
-// Compiled for x86-64-v<level>; see simd() for those to use.
+// The kernels compiled for x86-64-v<level>; simd() chooses the level.
 template <int level>
 PairKernels pair_kernels();
 

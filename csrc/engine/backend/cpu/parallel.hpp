@@ -1,5 +1,4 @@
-// Loops that threads share. One thread runs them without OpenMP, which allocates a team of one anew
-// every time.
+// Parallel loops. One thread runs them without OpenMP, which would allocate a team each time.
 #pragma once
 
 #include <omp.h>
@@ -8,7 +7,7 @@
 
 namespace mdcg {
 
-// body(i, thread) for i of 0 .. count - 1, in equal parts of consecutive i.
+// Calls body(i, thread) for i of 0 .. count - 1; each thread has an equal part of consecutive i.
 template <typename Body>
 void share(int threads, std::int64_t count, const Body& body) {
     if (threads <= 1) {
@@ -19,7 +18,7 @@ void share(int threads, std::int64_t count, const Body& body) {
     for (std::int64_t i = 0; i < count; ++i) body(i, omp_get_thread_num());
 }
 
-// The same, `chunk` of them at a time to whichever thread is free.
+// The same; whichever thread is free takes the next `chunk` of them.
 template <typename Body>
 void share_in_turns(int threads, std::int64_t count, std::int64_t chunk, const Body& body) {
     if (threads <= 1) {

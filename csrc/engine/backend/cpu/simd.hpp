@@ -1,4 +1,4 @@
-// Small kernels, compiled for several instruction sets; the table is chosen once, at first use.
+// Dense kernels, and the table of all kernels that are compiled for several instruction sets.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace mdcg {
 
 enum class Activation { none, silu, tanh, sigmoid, relu, abs, ssp };  // ssp: log(1 + e^x) - log 2
 
-// By name as the manifest has it; throws std::invalid_argument listing the names.
+// Parses a name of the manifest; throws std::invalid_argument listing the names.
 Activation parse_activation(const std::string& name);
 
 // Storage aligned to 64 bytes.
@@ -39,14 +39,14 @@ private:
     std::size_t size_ = 0;
 };
 
-// Right-hand matrix of products, [k][n] in panels of 64 bytes: [ceil(n / A)][k][A], columns beyond
-// n zero.
+// The right-hand matrix [k][n] of products in panels of A items, 64 bytes: [ceil(n / A)][k][A].
+// Columns beyond n are zero.
 template <typename T>
 class PackedMatrix {
 public:
     PackedMatrix() = default;
-    // source[row * row_step + column * column_step]: pass (n, 1) for row-major, (1, k) to
-    // transpose.
+    // Entries are factor * source[row * row_step + column * column_step]; steps are (n, 1) for a
+    // row-major source, and (1, k) to transpose it.
     template <typename From>
     PackedMatrix(const From* source, int rows, int columns, std::int64_t row_step,
                  std::int64_t column_step, double factor = 1.0);
@@ -60,27 +60,30 @@ private:
     AlignedArray<T> data_;
 };
 
-// Polynomials of a node's components, channel by channel, as lists; what the generic contraction
-// runs. Offsets count items from the start of a row.
+// Polynomials of the components of a node, channel by channel, for the generic contraction.
+// Monomial q is the product of the components factor[factor_ptr[q] .. factor_ptr[q + 1]). Its
+// entries entry_ptr[q] .. entry_ptr[q + 1] say where it is added. Offsets count items from the
+// start of a row.
 template <typename T>
 struct Monomials {
     std::int64_t count;
     const std::int32_t* factor_ptr;   // [count + 1]
-    const std::int32_t* factor;       // offsets of the components that are multiplied
-    const std::int32_t* entry_ptr;    // [count + 1] where a monomial occurs:
-    const std::int32_t* coefficient;  // offset of the coefficient's row,
-    const std::int32_t* out;          // offset of the component of out,
-    const T* value;                   // and the number in front
+    const std::int32_t* factor;       // [num_factors] offset of the component of x
+    const std::int32_t* entry_ptr;    // [count + 1]
+    const std::int32_t* coefficient;  // [num_entries] offset of the coefficient's row
+    const std::int32_t* out;          // [num_entries] offset of the component of out
+    const T* value;                   // [num_entries] numeric factor
     std::int64_t stride;              // channels of a block, padded
 };
 
-// Splines at places of a table [panels][table_rows][A]. Row i of out is
+// Rows that splines interpolate in a table. Row i of out is
 //     sum over j < num_steps of factors[j][i] * (table[knot[i] + j + 1] - table[knot[i] + j]),
-// plus table[knot[i]] where from_table is set.
+// plus table[knot[i]] if from_table is set.
 template <typename T>
 struct SplineRows {
     std::int64_t count, panels, table_rows;
-    const T *table, *steps;    // steps: these differences; null: they are computed
+    const T* table;            // [panels][table_rows][A]
+    const T* steps;            // [panels][table_rows][A] these differences; null: computed here
     const std::int32_t* knot;  // [count]
     const T* factors;          // [num_steps][stride]
     std::int64_t num_steps, stride;
@@ -90,9 +93,9 @@ struct SplineRows {
 
 template <typename T>
 struct DenseKernels {
-    // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, N = columns rounded up to 64 bytes; rows
-    // of c aligned to 64 bytes. Row i stands at rows[i] * ld where rows is given, else i * ld. Sums
-    // run over k in order, whatever m and rows are: a row does not depend on the others.
+    // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, where N is the number of columns rounded
+    // up to 64 bytes, to which rows of c are aligned. If rows [m] is not null, row rows[i] of a and
+    // c takes the place of row i. Sums run over k in order, so a row does not depend on the others.
     void gemm(std::int64_t m, const T* a, std::int64_t lda, const PackedMatrix<T>& b, T* c,
               std::int64_t ldc, const std::int32_t* rows, bool accumulate) const {
         gemm_panels(m, b.rows(), b.panels(), a, lda, b.data(), c, ldc, rows, accumulate);
@@ -100,23 +103,22 @@ struct DenseKernels {
     void (*gemm_panels)(std::int64_t m, std::int64_t k, std::int64_t panels, const T* a,
                         std::int64_t lda, const T* b, T* c, std::int64_t ldc,
                         const std::int32_t* rows, bool accumulate);
-    // y = factor * f(x) and, where dy is given, dy = factor * f'(x), of count items; y may be x.
-    // sigmoid(0) and others are not zero: the caller clears padding.
+    // y = factor * f(x) and, if dy is not null, dy = factor * f'(x); all [count], and y may be x.
+    // The caller clears padding, because f(0) is not always zero.
     void (*activate)(Activation kind, std::int64_t count, T factor, const T* x, T* y, T* dy);
-    // y += a * x; y = a * x; y *= x.
-    void (*add_scaled)(std::int64_t count, T a, const T* x, T* y);
-    void (*scale)(std::int64_t count, T a, const T* x, T* y);
-    void (*multiply)(std::int64_t count, const T* x, T* y);
+    void (*add_scaled)(std::int64_t count, T a, const T* x, T* y);  // y += a * x
+    void (*scale)(std::int64_t count, T a, const T* x, T* y);       // y = a * x
+    void (*multiply)(std::int64_t count, const T* x, T* y);         // y *= x
     void (*interpolate)(const SplineRows<T>& rows);
     // sum of x * y, in a fixed order
     T (*dot)(std::int64_t count, const T* x, const T* y);
-    // One node. out += sum of coefficient * value * monomial(x); dx += its derivative times g.
+    // For one node: out += sum of coefficient * value * monomial(x); dx += its derivative times g.
     void (*contract)(const Monomials<T>& monomials, const T* x, const T* coefficients, T* out);
     void (*contract_backward)(const Monomials<T>& monomials, const T* x, const T* coefficients,
                               const T* g, T* dx);
 };
 
-// Compiled for x86-64-v<level>.
+// The kernels compiled for x86-64-v<level>.
 template <int level, typename T>
 DenseKernels<T> dense_kernels();
 
@@ -126,7 +128,7 @@ struct SimdTable : DenseKernels<T>, EdgeKernels<T>, PairKernels {
     const char* name;  // "x86-64-v3"
 };
 
-// The table for this CPU.
+// The table for this CPU, chosen at first use.
 template <typename T>
 const SimdTable<T>& simd();
 // All tables that this CPU can run, the best first.
