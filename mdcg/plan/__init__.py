@@ -1,4 +1,4 @@
-"""How a problem is computed: a description of the device and a printable, overridable plan."""
+"""How a problem is computed on a device: tile sizes and other choices for its kernels."""
 
 from .device import CudaDevice, CudaPlan, CudaTile, CudaUvwTile, plan_cuda
 from .host import LEVELS, EnginePlan, HostDevice, HostPlan, plan_host

@@ -1,4 +1,4 @@
-"""How a symmetric contraction runs: lanes and tasks on a CPU, threads on a CUDA device."""
+"""How a symmetric contraction runs on a CPU or a CUDA device."""
 
 from __future__ import annotations
 
@@ -9,31 +9,14 @@ from .device import WARP, CudaDevice
 from .host import ITEMSIZE, HostDevice, check_vectors
 from .text import CudaTarget, Plan
 
-__all__ = [
-    "CudaContractionPlan",
-    "HostContractionPlan",
-    "plan_contraction_cuda",
-    "plan_contraction_host",
-]
-
 
 @dataclass(frozen=True)
 class HostContractionPlan(Plan):
-    """Choices of the C++ emitter; printable, and can be given by hand.
+    """Choices for the C++ kernels of a symmetric contraction."""
 
-    Parameters
-    ----------
-    level : str
-        Instruction set level the kernel is compiled for.
-    lanes : int
-        Channels per vector, a power of two.
-    nodes_per_task : int
-        Consecutive nodes that a thread takes at a time.
-    """
-
-    level: str
-    lanes: int
-    nodes_per_task: int = 4
+    level: str  # instruction set level that the kernel is compiled for, a key of LEVELS
+    lanes: int  # channels per vector, a power of two
+    nodes_per_task: int = 4  # consecutive nodes that a thread takes at a time
 
     def __post_init__(self) -> None:
         check_vectors(self.level, self.lanes)
@@ -44,7 +27,7 @@ class HostContractionPlan(Plan):
 def plan_contraction_host(
     problem: SymmetricContractionProblem, device: HostDevice
 ) -> HostContractionPlan:
-    """Choose a plan: the widest vectors that the channels fill to more than half."""
+    """Choose the widest vectors that the channels fill to more than half."""
     lanes = device.vector_bytes // ITEMSIZE[problem.dtype]
     while lanes > 4 and problem.channels <= lanes // 2:
         lanes //= 2
@@ -53,21 +36,11 @@ def plan_contraction_host(
 
 @dataclass(frozen=True)
 class CudaContractionPlan(CudaTarget, Plan):
-    """Choices of the CUDA emitter; printable, and can be given by hand.
+    """Choices for the CUDA kernels of a symmetric contraction."""
 
-    Parameters
-    ----------
-    capability : int
-        Compute capability the kernels are compiled for, as ``10 * major + minor``.
-    threads : int
-        Per block, a multiple of 32.
-    blocks : int
-        Blocks per multiprocessor the registers must leave room for; 0: the compiler's choice.
-    """
-
-    capability: int
-    threads: int = 128
-    blocks: int = 0
+    capability: int  # compute capability, 10 * major + minor
+    threads: int = 128  # per block, a multiple of 32
+    blocks: int = 0  # per multiprocessor that registers leave room for; 0: the compiler's choice
 
     def __post_init__(self) -> None:
         if not WARP <= self.threads <= 1024 or self.threads % WARP or self.blocks < 0:
@@ -80,6 +53,6 @@ class CudaContractionPlan(CudaTarget, Plan):
 def plan_contraction_cuda(
     problem: SymmetricContractionProblem, device: CudaDevice
 ) -> CudaContractionPlan:
-    """Choose a plan: all channels of a node in one block where they are few."""
+    """Put all channels of a node in one block where they are few."""
     warps = -(-problem.channels // WARP)
     return CudaContractionPlan(device.capability, threads=WARP * min(4, warps))

@@ -1,4 +1,4 @@
-"""How a problem runs on a CUDA device: channels per thread, sums in registers, warps per block."""
+"""How a tensor product or convolution runs on a CUDA device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from ..problem import ConvProblem
 from .host import ITEMSIZE
 from .text import CudaTarget, Plan
 
-__all__ = ["CudaDevice", "CudaPlan", "CudaTile", "CudaUvwTile", "plan_cuda"]
-
-# Threads of a warp; lanes of one warp take consecutive channels.
+# Threads of a warp. The lanes of a warp take consecutive channels.
 WARP = 32
 
 # Kernels of problems with at most MAX_TIGHT_BLOCKS input blocks (all of MACE) must not spill
@@ -28,51 +26,28 @@ _TILES = ("forward", "backward", "double_backward")
 
 @dataclass(frozen=True)
 class CudaDevice(CudaTarget):
-    """What a plan needs to know of a CUDA device.
+    """The properties of a CUDA device that plans depend on."""
 
-    Parameters
-    ----------
-    capability : int
-        Compute capability as ``10 * major + minor``: 90 for an H100 or H200.
-    """
-
-    capability: int = 80
+    capability: int = 80  # 10 * major + minor: 90 for an H100 or H200
 
 
 @dataclass(frozen=True)
 class CudaTile:
-    """Choices of one pass.
+    """Choices for the kernels of one pass."""
 
-    Parameters
-    ----------
-    channels : int
-        Consecutive channels per lane at most, a power of two.
-    components : int
-        32-bit registers per lane that output sums, or gradients of the output, may fill; a warp
-        takes paths of one input block until they do.
-    batch : int
-        Edges whose path matrices a block evaluates at a time, at most 32.
-    warps : int
-        Largest number of warps per block; a single input block with many channels may have more. A
-        problem that needs more warps is computed by several kernels.
-    registers : int
-        Largest number of registers per thread; 0: the compiler's choice.
-    depth : int
-        Number of edges whose operands are in shared memory or being copied there, a power of two.
-        1: the operands of the next edge are in registers, as always where rows do not consist of
-        whole 16-byte words.
-    spill_bytes : int
-        Bytes of local memory per thread to which the compiler may spill registers. Tests check
-        this limit.
-    """
-
-    channels: int
+    channels: int  # largest number of consecutive channels per lane, a power of two
+    # 32-bit registers per lane for sums of outputs, or for gradients of the output. A warp takes
+    # paths of one input block until they are full.
     components: int
-    batch: int = 16
+    batch: int = 16  # edges whose path matrices a block evaluates at a time, at most 32
+    # Largest number of warps per block, or more for one input block with many channels. A problem
+    # that needs more warps is computed by several kernels.
     warps: int = 2
-    registers: int = 0
+    registers: int = 0  # limit per thread; 0: the compiler's choice
+    # Edges whose operands are in shared memory or being copied there, a power of two. With 1, or
+    # if rows do not consist of whole 16-byte words, the next edge's operands are in registers.
     depth: int = 1
-    spill_bytes: int = 0
+    spill_bytes: int = 0  # limit of local memory per thread, which tests check
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 2, 4):
@@ -94,33 +69,20 @@ class CudaTile:
 
 @dataclass(frozen=True)
 class CudaUvwTile:
-    """Choices for kernels whose paths have weight matrices (mode ``uvw``), one warp per row.
+    """Choices for kernels whose paths have weight matrices (mode ``uvw``), one warp per row."""
 
-    Parameters
-    ----------
-    warps : int
-        Warps per block at most; those of a convolution share a receiver.
-    words : int
-        32-bit registers per lane that weights in flight may fill.
-    scratch : int
-        Bytes of shared memory per warp for what the paths make of a row; larger problems take
-        their paths in several turns.
-    registers, gradient_registers, double_registers : int
-        Largest number of registers per thread in kernels that only read weights, in kernels that
-        write their gradient, and in double backward kernels; 0: the compiler's choice. That choice
-        is too small for the first to keep loads in flight (measured on an H200: 10 to 24 % slower,
-        in float64 up to 76 %).
-    spill_bytes : int
-        Bytes of local memory per thread to which the compiler may spill registers outside the
-        loops over weights. Tests check this limit.
-    """
-
-    warps: int = 4
-    words: int = 24
+    warps: int = 4  # largest number per block; those of a convolution share a receiver
+    words: int = 24  # 32-bit registers per lane for weights that are being loaded
+    # Bytes of shared memory per warp for intermediate results of a row. Larger problems compute
+    # their paths in several passes over the row.
     scratch: int = 12 * 1024
+    # Limits of registers per thread in kernels that only read weights, in kernels that write their
+    # gradient, and in double backward kernels; 0: the compiler's choice. That choice is too small
+    # for the first to keep loads in flight (H200: 10 to 24 % slower, in float64 up to 76 %).
     registers: int = 0
     gradient_registers: int = 0
     double_registers: int = 0
+    # Limit of local memory per thread, outside the loops over weights, which tests check.
     spill_bytes: int = 2 * SPILL_BYTES
 
     def __post_init__(self) -> None:
@@ -136,27 +98,16 @@ class CudaUvwTile:
 
 @dataclass(frozen=True)
 class CudaPlan(CudaTarget, Plan):
-    """Choices of the CUDA emitter; printable, and can be given by hand.
+    """Choices for the CUDA kernels of a tensor product or convolution."""
 
-    Parameters
-    ----------
-    capability : int
-        Compute capability the kernels are compiled for, as ``10 * major + minor``.
-    forward, backward, double_backward : CudaTile
-        Choices for the kernels that sum outputs, for the gradients, and for their gradients.
-    deterministic : bool
-        Equal inputs give bitwise equal results, because no sum depends on the order of blocks. The
-        gradient of node features is then written per edge and summed by sender.
-    uvw : CudaUvwTile
-        Choices for all passes of problems with a path of mode ``uvw``.
-    """
-
-    capability: int
+    capability: int  # compute capability, 10 * major + minor
     forward: CudaTile
     backward: CudaTile
     double_backward: CudaTile
+    # Equal inputs give bitwise equal results, because no sum depends on the order of blocks: the
+    # gradient of node features is written per edge, and then summed by sender.
     deterministic: bool = False
-    uvw: CudaUvwTile = CudaUvwTile()
+    uvw: CudaUvwTile = CudaUvwTile()  # for all passes of problems with a path of mode uvw
 
     @property
     def vector_atomics(self) -> bool:
@@ -165,7 +116,7 @@ class CudaPlan(CudaTarget, Plan):
 
     @property
     def overlaps(self) -> bool:
-        """Whether a kernel of a pass starts while the last blocks of the previous kernel run.
+        """Whether a kernel starts while the last blocks of the previous kernel run.
 
         Deterministic kernels do not, because their order is the order of sums.
         """
@@ -182,27 +133,23 @@ class CudaPlan(CudaTarget, Plan):
 
 
 def plan_cuda(problem: ConvProblem, device: CudaDevice) -> CudaPlan:
-    """Choose a plan: 8-byte loads, few different tasks side by side.
+    """Choose a plan: 8-byte loads, and few different tasks in a block.
 
     Warps of different tasks run different straight-line code. Measured on an H200: with eight tasks
     in a block a backward pass of many paths takes six times as long as with one or two
     (64x(0o..3e), degree 3: 54 ms against 8.5 ms), probably because instruction caches overflow.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    device : CudaDevice
     """
     words = ITEMSIZE[problem.dtype] // 4
     blocks = len({path.i_in1 for path in problem.paths}) or 1
-    # the number of path matrix entries per input block decides how long the code of a task is
+    # the code of a task is as long as the path matrices of its input block have entries
     warps = 2 if problem.nnz <= 100 * blocks else 1
     # compilers spill a few registers to keep more blocks resident where there are many tasks, and
     # on devices for which no tile was measured
     tight = blocks <= MAX_TIGHT_BLOCKS and device.capability < 100
     spill_bytes = 0 if tight else SPILL_BYTES
     tile = CudaTile(channels=2 // words, components=80, warps=warps, spill_bytes=spill_bytes)
-    # measured: a ring always helps the forward pass, and helps gradients where the code is short
+    # measured: prefetching several edges always helps the forward pass, and gradients if the code
+    # is short
     short = problem.nnz <= 45 * blocks
     backward, double = _gradient_registers(problem, words, blocks)
     # a few bytes spilled outside the loops over weights cost less than losing a resident block

@@ -1,4 +1,4 @@
-"""How a problem runs on a CPU: vector width, padding, blocking."""
+"""How a tensor product or convolution runs on a CPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..problem import ConvProblem
 from .text import Plan
-
-__all__ = ["EnginePlan", "HostDevice", "HostPlan", "plan_host"]
 
 ITEMSIZE = {"float32": 4, "float64": 8}
 
@@ -23,18 +21,10 @@ LEVELS: dict[str, tuple[str, int]] = {
 
 @dataclass(frozen=True)
 class HostDevice:
-    """What a plan needs to know of a CPU.
+    """The properties of a CPU that plans depend on."""
 
-    Parameters
-    ----------
-    level : str
-        Instruction set level, a key of ``LEVELS``.
-    l2_bytes : int
-        Level-2 cache per core.
-    """
-
-    level: str = "generic"
-    l2_bytes: int = 512 * 1024
+    level: str = "generic"  # instruction set level, a key of LEVELS
+    l2_bytes: int = 512 * 1024  # level-2 cache per core
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -42,12 +32,11 @@ class HostDevice:
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of a vector register."""
         return LEVELS[self.level][1]
 
 
 def check_vectors(level: str, lanes: int) -> None:
-    """Raise unless the instruction set level is known and the lanes are a power of two."""
+    """Raise ValueError unless the level is known and the lanes are a power of two."""
     if level not in LEVELS:
         raise ValueError(f"plan level is {level!r}, expected one of {', '.join(LEVELS)}")
     if lanes < 1 or lanes & (lanes - 1):
@@ -56,30 +45,14 @@ def check_vectors(level: str, lanes: int) -> None:
 
 @dataclass(frozen=True)
 class HostPlan(Plan):
-    """Choices of the C++ emitter; printable, and can be given by hand.
+    """Choices for the C++ kernels of a tensor product or convolution."""
 
-    Parameters
-    ----------
-    level : str
-        Instruction set level the kernel is compiled for.
-    lanes : int
-        Channels per vector, a power of two.
-    senders_per_block : int
-        Number of senders whose features and gradients a task keeps in cache in a backward pass.
-    accumulator_bytes : int
-        Bytes of output that a forward convolution sums at a time; the paths are grouped to fit.
-    prefetch_edges : int
-        How many edges ahead the weights of uvu paths are fetched; 0: not at all.
-    streaming_stores : bool
-        Write weight gradients past the cache where alignment allows it.
-    """
-
-    level: str
-    lanes: int
-    senders_per_block: int
-    accumulator_bytes: int = 24576
-    prefetch_edges: int = 2
-    streaming_stores: bool = True
+    level: str  # instruction set level that the kernel is compiled for, a key of LEVELS
+    lanes: int  # channels per vector, a power of two
+    senders_per_block: int  # whose features and gradients stay in cache in a backward pass
+    accumulator_bytes: int = 24576  # limit of the outputs that a group of paths sums at a time
+    prefetch_edges: int = 2  # edges ahead whose uvu weights are fetched; 0: none
+    streaming_stores: bool = True  # write weight gradients past the cache if alignment allows it
 
     def __post_init__(self) -> None:
         check_vectors(self.level, self.lanes)
@@ -94,18 +67,12 @@ class HostPlan(Plan):
 
 
 def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
-    """Choose a plan: widest vectors the multiplicities fill, blocks that fit half the L2 cache.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    device : HostDevice
-    """
+    """Choose the widest vectors that multiplicities fill, and blocks that fit half the L2 cache."""
     itemsize = ITEMSIZE[problem.dtype]
     widest = device.vector_bytes // itemsize
     muls = [b.mul for irreps in (problem.irreps_in1, problem.irreps_out) for b in irreps if b.mul]
     lanes = widest
-    # A vector that would stay more than half empty for every block wastes its width.
+    # narrower vectors if more than half of a vector would be empty for every block
     while lanes > 4 and max(muls, default=1) <= lanes // 2:
         lanes //= 2
     row_bytes = max(
@@ -118,18 +85,10 @@ def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """Choices of the emitter of engine kernels; printable, and can be given by hand.
+    """Choices for the engine's generated CPU kernels."""
 
-    Parameters
-    ----------
-    edges : int
-        Edges of a block, a multiple of 48 (whole vectors and whole register tiles).
-    panels : int
-        Panels of 64 bytes of channels taken at a time where a multiplicity is a multiple of them.
-    """
-
-    edges: int = 96
-    panels: int = 4
+    edges: int = 96  # of a block, a multiple of 48 (whole vectors and whole register tiles)
+    panels: int = 4  # of 64 bytes of channels at a time, if they divide the multiplicity
 
     def __post_init__(self) -> None:
         if self.edges < 48 or self.edges % 48:

@@ -1,4 +1,4 @@
-"""The base of all plans: copies with changes, and text."""
+"""The base of all plans."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
-__all__ = ["CudaTarget", "Plan"]
-
 P = TypeVar("P", bound="Plan")
 
 
 class CudaTarget:
-    """Base of what is meant for a CUDA architecture."""
+    """Base of classes that are made for one CUDA architecture."""
 
     capability: int
 
@@ -23,7 +21,7 @@ class CudaTarget:
 
 
 class Plan:
-    """Base of the frozen dataclasses of choices; printable, and can be given by hand."""
+    """Base of the frozen dataclasses of choices, which can be printed and given by hand."""
 
     def with_changes(self: P, **changes: object) -> P:
         """Return a copy with some fields replaced."""
@@ -36,13 +34,7 @@ class Plan:
 
     @classmethod
     def from_json(cls: type[P], text: str) -> P:
-        """Rebuild from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            The text is a plan of another kind, such as one for another device.
-        """
+        """Rebuild from :meth:`to_json`; raise ValueError for a plan of another kind."""
         found: dict[str, Any] = json.loads(text)
         if found.keys() != {field.name for field in fields(cls)}:  # type: ignore[arg-type]
             raise ValueError(
@@ -53,5 +45,5 @@ class Plan:
 
     @classmethod
     def _parsed(cls, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields; for those that are objects themselves."""
+        """Return the fields; subclasses also build those that are objects themselves."""
         return found
