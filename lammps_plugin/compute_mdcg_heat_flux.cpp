@@ -57,15 +57,15 @@ void ComputeMDCGHeatFlux::init_list(int, NeighList *made)
   list = made;
 }
 
-// An atom or ghost becomes a node, unless the potential does not see it.
+// Makes an atom or ghost a node, if it is part of the potential.
 void ComputeMDCGHeatFlux::add(int i)
 {
-  if (node[i] >= 0 || !pair->sees(i)) return;
+  if (node[i] >= 0 || !pair->takes_part(i)) return;
   node[i] = static_cast<std::int32_t>(atoms.size());
   atoms.push_back(i);
 }
 
-// Messages of the member with the most of them.
+// Layers of messages of the member with the most of them.
 int ComputeMDCGHeatFlux::layers() const
 {
   int most = 0;
@@ -108,13 +108,13 @@ void ComputeMDCGHeatFlux::unfold()
   }
 }
 
-// Adds the flux to `flux`, and the part that atoms carry with them to `carried`, both in units of
-// the package's energies; returns what went wrong.
+// Adds the flux to `flux`, and the energy that atoms carry with them to `carried`, both with the
+// energy unit of the package. Returns the reason if it fails.
 std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
 {
   PairMDCG::Impl &it = *pair->impl;
   const std::size_t count = atoms.size();
-  double centre[3] = {};    // numbers near zero lose no digits
+  double centre[3] = {};    // subtracted, because smaller numbers lose fewer digits
   for (std::int64_t n = 0; n < num_own; n++)
     for (int k = 0; k < 3; k++) centre[k] += atom->x[atoms[n]][k] / static_cast<double>(num_own);
   positions.resize(3 * count);
@@ -137,8 +137,8 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
   results.energies = energies.data();
   results.forces = forces.data();
 
-  // of a committee the mean, or the first alone
-  const std::size_t members = it.first_alone ? 1 : it.members.size();
+  // the mean of a committee, or its first member
+  const std::size_t members = it.first_only ? 1 : it.members.size();
   for (std::size_t m = 0; m < members; m++) {
     PairMDCG::Member &member = it.members[m];
     const double share = 1.0 / static_cast<double>(members);
@@ -184,10 +184,10 @@ void ComputeMDCGHeatFlux::compute_vector()
   comm->forward_comm(this);
   pair->check_bonds();
   unfold();
-  double mine[6] = {};    // the whole flux, and what atoms carry with them
+  double mine[6] = {};    // the flux, and the energy that atoms carry with them
   std::string reason;
   if (num_own > 0) reason = evaluate(mine, mine + 3);
-  // the models of some ranks have read other edges, and all ranks read theirs again together
+  // models of ranks with atoms of the group hold other edges now; all ranks must read theirs again
   for (PairMDCG::Member &member : pair->impl->members) member.list = {};
   pair->all_or_none(FLERR, reason.empty() ? "" : "compute mdcg/heat/flux: " + reason);
   for (int k = 0; k < 6; k++) mine[k] *= it.energy_unit;

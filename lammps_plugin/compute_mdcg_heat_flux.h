@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// compute mdcg/heat/flux: the heat flux of a potential whose messages reach over several cutoffs.
+// compute mdcg/heat/flux: the heat flux of a potential with several layers of messages.
 #ifndef LMP_COMPUTE_MDCG_HEAT_FLUX_H
 #define LMP_COMPUTE_MDCG_HEAT_FLUX_H
 
@@ -28,15 +28,17 @@ class ComputeMDCGHeatFlux : public Compute {
 
  private:
   PairMDCG *pair = nullptr;
-  class NeighList *list = nullptr;    // of ghosts, too
+  class NeighList *list = nullptr;    // with the neighbours of ghosts
   std::vector<double> velocities;     // [nall][3]
 
-  // An open system without periodic images: atoms of the group, and all that messages come from.
-  std::vector<std::int32_t> node;     // [nall] node of an atom or ghost, -1: none
-  std::vector<std::int32_t> atoms;    // [num_nodes] atom or ghost of a node
-  std::int64_t num_own = 0;           // nodes of the group's atoms, which come first
-  std::vector<std::int32_t> types, sender, receiver;
-  std::vector<double> positions, forces, energies, weights;
+  // An open system: the atoms of the group, and all atoms and images that their messages come from.
+  std::vector<std::int32_t> node;                // [nall] node of an atom or ghost, -1: none
+  std::vector<std::int32_t> atoms;               // [num_nodes] atom or ghost of a node
+  std::int64_t num_own = 0;                      // nodes of the group's atoms, which come first
+  std::vector<std::int32_t> types;               // [num_nodes]
+  std::vector<std::int32_t> sender, receiver;    // [num_edges]
+  std::vector<double> positions, forces;         // [num_nodes][3]
+  std::vector<double> energies, weights;         // [num_nodes]
 
   int layers() const;
   void unfold();

@@ -12,7 +12,7 @@ namespace {
 
 using Uuid = std::array<unsigned char, 16>;
 
-// Ranks of one node. LAMMPS' MPI stubs are older than MPI 3.
+// The ranks of one node of the cluster. LAMMPS' MPI stubs are older than MPI 3.
 class Node {
  public:
   explicit Node(MPI_Comm world)
@@ -41,7 +41,7 @@ class Node {
   int rank = 0, count = 1;
 };
 
-// Ranks of the busiest device, and devices that are used at all.
+// Returns the largest number of ranks on one device, and the number of devices that are used.
 std::array<int, 2> count_ranks(MPI_Comm world, const Node &node, const Uuid &mine)
 {
   std::vector<Uuid> all(node.count);

@@ -12,10 +12,10 @@
 namespace mdcg_lammps {
 
 struct DeviceChoice {
-  std::string name;      // "cuda:1"
-  std::string reason;    // why there is none
-  std::string advice;    // where ranks share a device; the same on all ranks
-  std::string peers;     // where each has its own and `exchange peer` may be faster
+  std::string name;      // such as "cuda:1"
+  std::string reason;    // why there is no device; empty if there is one
+  std::string advice;    // if ranks share a device; the same on all ranks
+  std::string peers;     // advice if each rank has a device and `exchange peer` may be faster
 
   // Collective. "cuda": the device with the rank's number on its node, modulo if there are more
   // ranks than devices; "cuda:N": that one on all ranks.

@@ -10,8 +10,7 @@ namespace mdcg_lammps {
 namespace {
 
 constexpr int TAG = 7203;
-// MPI counts with an int
-constexpr std::int64_t MOST_BYTES = 1 << 30;
+constexpr std::int64_t MAX_MESSAGE = 1 << 30;    // bytes, which MPI counts with an int
 
 template <typename Item> void add(char *target, const char *source, int width)
 {
@@ -27,7 +26,7 @@ std::vector<int> offsets(const std::vector<int> &counts)
   return out;
 }
 
-// A counting sort, stable, by a key that is not negative.
+// A stable counting sort by a key that is not negative.
 template <typename Key>
 std::vector<std::int32_t> sorted(const std::vector<std::int32_t> &atoms, const Key &key)
 {
@@ -67,7 +66,7 @@ std::vector<int> GhostExchange::plan(MPI_Comm world, const std::vector<double> &
                 from.data(), MPI_INT, world);
   wanted_ = parts(mine);
   asked_ = parts(theirs);
-  // where the rows of each rank begin in the other's lists
+  // where the rows of this rank begin in the lists of the others
   std::vector<int> there_sent(ranks), there_ghost(ranks);
   MPI_Alltoall(from.data(), 1, MPI_INT, there_sent.data(), 1, MPI_INT, world);
   MPI_Alltoall(to.data(), 1, MPI_INT, there_ghost.data(), 1, MPI_INT, world);
@@ -90,27 +89,28 @@ std::vector<GhostExchange::Part> GhostExchange::parts(const std::vector<int> &co
   return out;
 }
 
-// In pieces that MPI can count.
+// Calls post(first byte, bytes, rank, request) for each message.
 template <typename Post>
-void GhostExchange::each(const std::vector<Part> &of, int row_bytes, const Post &post)
+void GhostExchange::for_each_message(const std::vector<Part> &parts, int row_bytes,
+                                     const Post &post)
 {
-  const std::int64_t most = std::max<std::int64_t>(1, MOST_BYTES / row_bytes);
-  for (const Part &part : of)
-    for (std::int64_t row = part.begin; row < part.end; row += most) {
-      const int bytes = static_cast<int>(std::min(most, part.end - row)) * row_bytes;
+  const std::int64_t max_rows = std::max<std::int64_t>(1, MAX_MESSAGE / row_bytes);
+  for (const Part &part : parts)
+    for (std::int64_t row = part.begin; row < part.end; row += max_rows) {
+      const int bytes = static_cast<int>(std::min(max_rows, part.end - row)) * row_bytes;
       requests_.emplace_back();
       post(row * row_bytes, bytes, part.rank, &requests_.back());
     }
 }
 
-void GhostExchange::move(const std::vector<Part> &out, const char *source,
-                         const std::vector<Part> &in, char *target, int row_bytes)
+void GhostExchange::exchange(const std::vector<Part> &out, const char *source,
+                             const std::vector<Part> &in, char *target, int row_bytes)
 {
   requests_.clear();
-  each(in, row_bytes, [&](std::int64_t at, int bytes, int rank, MPI_Request *request) {
+  for_each_message(in, row_bytes, [&](std::int64_t at, int bytes, int rank, MPI_Request *request) {
     MPI_Irecv(target + at, bytes, MPI_BYTE, rank, TAG, world_, request);
   });
-  each(out, row_bytes, [&](std::int64_t at, int bytes, int rank, MPI_Request *request) {
+  for_each_message(out, row_bytes, [&](std::int64_t at, int bytes, int rank, MPI_Request *request) {
     MPI_Isend(source + at, bytes, MPI_BYTE, rank, TAG, world_, request);
   });
   statuses_.resize(requests_.size());
@@ -119,12 +119,12 @@ void GhostExchange::move(const std::vector<Part> &out, const char *source,
 
 void GhostExchange::forward_rows(const char *rows, char *ghosts, int row_bytes)
 {
-  move(asked_, rows, wanted_, ghosts, row_bytes);
+  exchange(asked_, rows, wanted_, ghosts, row_bytes);
 }
 
 void GhostExchange::reverse_rows(const char *ghosts, char *rows, int row_bytes)
 {
-  move(wanted_, ghosts, asked_, rows, row_bytes);
+  exchange(wanted_, ghosts, asked_, rows, row_bytes);
 }
 
 void GhostExchange::forward(const char *rows, char *ghosts, int row_bytes)

@@ -9,8 +9,8 @@
 
 namespace mdcg_lammps {
 
-// Functions of the library. It stays open until the process ends: OpenMP threads may outlive a pair
-// style.
+// The functions of the library. It stays open until the process ends, because OpenMP threads may
+// outlive a pair style.
 struct Library {
   decltype(&mdcg_version) version = nullptr;
   decltype(&mdcg_last_error) last_error = nullptr;
@@ -27,8 +27,9 @@ struct Library {
   decltype(&mdcg_summary) summary = nullptr;
   std::string path;
 
-  // The library of this process: $MDCG_LIBRARY, then the file whose path was compiled in, then
-  // beside the plugin, then the loader's path. Throws std::runtime_error naming what was tried.
+  // Opens the library at the first call: $MDCG_LIBRARY, else the file whose path was compiled in,
+  // a file beside the plugin, or one in the loader's path. Throws std::runtime_error naming what
+  // was tried.
   static const Library &get();
 };
 

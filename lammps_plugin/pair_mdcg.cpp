@@ -28,7 +28,7 @@
 #include "utils.h"
 
 namespace LAMMPS_NS {
-// LAMMPS installs no header for labels. This function writes them as data files have them.
+// LAMMPS installs no header for labels. This function writes them in the format of data files.
 class LabelMap {
  public:
   void write_data(FILE *);
@@ -48,7 +48,7 @@ static constexpr char CITATION[] =
     " note   = {Cite the paper of the potential as well}\n"
     "}\n\n";
 
-// kcal/mol per eV, as in LAMMPS' own conversion of energies
+// kcal/mol per eV, the value that LAMMPS uses
 static constexpr double EV_TO_KCAL = 23.060549;
 
 PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
@@ -60,8 +60,9 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   no_virial_fdotr_compute = 1;
   centroidstressflag = CENTROID_NOTAVAIL;
   comm_forward = 1;
-  // compute pair: seconds of the last step in exchanges and in the whole evaluation, of all ranks;
-  // standard deviations of a committee: of the energy per atom, the largest and the mean of forces
+  // for compute pair: seconds of the last step in exchanges and in the whole evaluation, summed
+  // over ranks; standard deviations of a committee: of the energy per atom, and of forces the
+  // largest and the mean
   nextra = 5;
   pvector = new double[nextra]{};
   std::string reason;
@@ -73,8 +74,7 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   all_or_none(FLERR, reason);
 }
 
-// An error on one rank ends the run on all of them, with the reason of the first that has one and
-// the place in the source that found it.
+// Ends the run on all ranks if any rank has a reason, with the reason of the first of them.
 void PairMDCG::all_or_none(const std::string &file, int line, const std::string &reason)
 {
   int mine = reason.empty() ? comm->nprocs : comm->me, first = 0;
@@ -107,7 +107,8 @@ void PairMDCG::compare_ranks()
     value.resize(LENGTH);
     mine += value;
   }
-  // All ranks have the same bytes where the largest of each is the smallest.
+  // a byte is the same on all ranks if its maximum is its minimum, the complement of the maximum of
+  // its complements
   const std::size_t count = mine.size();
   std::vector<unsigned char> bounds(mine.begin(), mine.end());
   for (const char byte : mine) bounds.push_back(static_cast<unsigned char>(~byte));
@@ -174,7 +175,7 @@ void PairMDCG::settings(int narg, char **arg)
   impl->kernels.clear();
   impl->threads = 0;
   impl->device_to_device = false;
-  impl->first_alone = false;
+  impl->first_only = false;
   impl->functional.clear();
   impl->damping = "bj";
   impl->dispersion_cutoff = 0.0;
@@ -213,7 +214,7 @@ void PairMDCG::settings(int narg, char **arg)
       if (whose != "mean" && whose != "first")
         error->all(FLERR, "pair_style mdcg: committee is " + whose +
                               ", expected mean, or first (the results of the first package)");
-      impl->first_alone = whose == "first";
+      impl->first_only = whose == "first";
     } else if (key == "dispersion") {
       impl->functional = arg[i + 1];    // the library checks it, and the damping
     } else if (key == "damping") {
@@ -256,7 +257,7 @@ void PairMDCG::coeff(int narg, char **arg)
 {
   if (!allocated) allocate();
   const int ntypes = atom->ntypes;
-  // no package until this one is accepted: LAMMPS as a library continues after an error
+  // LAMMPS as a library continues after an error, so there is no package until this one is accepted
   for (int i = 1; i <= ntypes; i++)
     for (int j = 1; j <= ntypes; j++) setflag[i][j] = 0;
   const std::string usage = "pair_coeff * * FILE.mdcg <elements of types 1, 2, ...> (a package, or "
@@ -276,9 +277,9 @@ void PairMDCG::coeff(int narg, char **arg)
   Impl &it = *impl;
   it.set_up = false;
   open_members(files);
-  it.names = labels ? names_of_labels() : names;
-  for (Member &member : it.members) take_names(member);
-  if (it.dispersion) take_names(*it.dispersion);
+  it.names = labels ? names_from_labels() : names;
+  for (Member &member : it.members) match_names(member);
+  if (it.dispersion) match_names(*it.dispersion);
   check_restored();
   it.restored = {};
   int count = 0;
@@ -288,7 +289,7 @@ void PairMDCG::coeff(int narg, char **arg)
       count += setflag[i][j];
     }
   if (!count) error->all(FLERR, "pair_style mdcg: all atom types are NULL");
-  it.known_all = -1;
+  it.last_nall = -1;
 }
 
 void PairMDCG::open_members(const std::vector<std::string> &files)
@@ -345,7 +346,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   open_member(*it.dispersion, options, it.members.front().model.get());
 }
 
-// Collective. `network`: for its dispersion, the model whose package holds it; else null.
+// Collective. `network`: to open dispersion, the model whose package holds it; else null.
 void PairMDCG::open_member(Member &member, const mdcg_options &options, const mdcg_model *network)
 {
   Impl &it = *impl;
@@ -381,7 +382,7 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
 }
 
 // Labels of the atom types, which must be names of the package's types.
-std::vector<std::string> PairMDCG::names_of_labels()
+std::vector<std::string> PairMDCG::names_from_labels()
 {
   if (!atom->labelmapflag)
     error->all(FLERR, "pair_style mdcg: pair_coeff has the word labels, and atom types have no "
@@ -394,7 +395,7 @@ std::vector<std::string> PairMDCG::names_of_labels()
   std::fclose(file);
   const std::vector<std::string> lines = utils::split_lines(section);
   std::free(section);
-  // after the title lines such as "1 O"
+  // lines such as "1 O" follow the title
   auto line = std::find(lines.begin(), lines.end(), "Atom Type Labels");
   if (line == lines.end())
     error->all(FLERR, "pair_style mdcg: pair_coeff has the word labels, and some atom types have "
@@ -405,7 +406,7 @@ std::vector<std::string> PairMDCG::names_of_labels()
   return names;
 }
 
-void PairMDCG::take_names(Member &member)
+void PairMDCG::match_names(Member &member)
 {
   member.kind.assign(atom->ntypes + 1, -1);
   for (int i = 1; i <= atom->ntypes; i++) {
@@ -441,12 +442,12 @@ void PairMDCG::init_style()
     for (std::string &word : words) arg.push_back(word.data());
     coeff(static_cast<int>(arg.size()), arg.data());
   }
-  impl->own_list = can_do_without_list();
-  // For a style of hybrid, LAMMPS keeps a list of the old length while it takes the request for the
-  // same as in the last run. A request of another instance is a new one.
+  impl->device_makes_list = can_do_without_list();
+  // For a sub-style of hybrid, LAMMPS keeps the list of the last run, with its old skin, if it
+  // takes the request for the same one. A new instance number makes it a new request.
   if (neighbor->skin != impl->skin) instance_me = instance_total++;
   impl->skin = neighbor->skin;
-  if (!impl->own_list) neighbor->add_request(this, NeighConst::REQ_FULL);
+  if (!impl->device_makes_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (impl->dispersion) check_dispersion();
   if (lmp->citeme) lmp->citeme->add(CITATION);
   for (const Compute *compute : modify->get_compute_by_style("^heat/flux$"))
@@ -455,7 +456,7 @@ void PairMDCG::init_style()
                "compute mdcg/heat/flux",
                compute->id);
   if (!impl->members.empty()) check_masses();
-  impl->known_all = -1;
+  impl->last_nall = -1;
   impl->set_up = !impl->members.empty();
 }
 
@@ -468,16 +469,17 @@ void PairMDCG::require_setup()
              "'run N pre no' skips the set-up: leave out pre no");
 }
 
-// Whether LAMMPS' list would hold all pairs within the cutoff, so that the device can make the list
-// instead. Pairs of hybrid styles, too, are known to LAMMPS' own list only.
+// Whether the device can make the list of neighbours: LAMMPS' list would have all pairs within the
+// cutoff. Hybrid styles leave some out.
 bool PairMDCG::can_do_without_list() const
 {
   if (impl->device == "auto" || impl->device == "cpu") return false;
   return force->pair == this && !has_exclusions();
 }
 
-// Dispersion sees further than LAMMPS' list. A rank needs ghosts from as far, unless the box is
-// whole and its images follow from it: these commands strain atoms and ghosts, and not the box.
+// Dispersion has a longer cutoff than LAMMPS' list. So a rank needs ghosts up to that cutoff,
+// unless it is the only one and images follow from the box. They do not with these two commands,
+// which strain atoms and ghosts, but not the box.
 void PairMDCG::check_dispersion()
 {
   if (comm->nprocs == 1 && modify->get_fix_by_style("^numdiff/virial").empty() &&
@@ -491,7 +493,7 @@ void PairMDCG::check_dispersion()
   comm->cutghostuser = std::max(comm->cutghostuser, depth);
 }
 
-// Such computes sum what Pair::ev_tally gets for each pair; this style never calls it.
+// Such computes sum contributions of pairs from Pair::ev_tally, which this style never calls.
 void PairMDCG::add_tally_callback(Compute *compute)
 {
   error->all(FLERR,
@@ -507,7 +509,7 @@ double PairMDCG::init_one(int i, int j)
   return impl->r_max;
 }
 
-// Printed once: which kernels run, and on which ranks if they differ.
+// Prints once which kernels run, and on which ranks if they differ.
 void PairMDCG::announce(Member &member)
 {
   member.announced = true;
@@ -526,7 +528,7 @@ void PairMDCG::announce(Member &member)
     if (impl->members.size() > 1)
       text += "  first of a committee of " + std::to_string(impl->members.size()) +
               " packages; energy and forces are " +
-              (impl->first_alone ? "those of the first\n" : "the mean\n");
+              (impl->first_only ? "those of the first\n" : "the mean\n");
     if (impl->device_to_device && comm->nprocs > 1 && impl->exchanges)
       text += "  rows of ghosts go from device to device\n";
     if (impl->dispersion)
@@ -553,6 +555,6 @@ double PairMDCG::memory_usage()
   for (const Member &member : it.members)
     bytes += static_cast<double>(member.types.capacity() * sizeof(std::int32_t) +
                                  member.forces.capacity() * sizeof(double));
-  bytes += it.nodes.bytes() + it.far.bytes();
+  bytes += it.nodes.bytes() + it.dispersion_nodes.bytes();
   return bytes;
 }

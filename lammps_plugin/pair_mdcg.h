@@ -52,29 +52,29 @@ class PairMDCG : public Pair {
   void check_masses();
   void open_members(const std::vector<std::string> &files);
   void open_member(Member &member, const mdcg_options &options, const mdcg_model *network);
-  std::vector<std::string> names_of_labels();
-  void take_names(Member &member);
+  std::vector<std::string> names_from_labels();
+  void match_names(Member &member);
   void check_restored();
   void announce(Member &member);
-  bool sees(int i) const;
+  bool takes_part(int i) const;
   void check_bonds();
   void check_exclusions();
   std::vector<char> ghosts_near(double r_max) const;
   std::vector<char> ghosts_listed() const;
-  void take_nodes(Nodes &nodes, const std::vector<char> &seen);
-  bool take_types();
-  bool take_types(Member &member, const Nodes &nodes);
-  bool new_neighbors();
+  void find_nodes(Nodes &nodes, const std::vector<char> &seen);
+  bool read_types();
+  bool read_types(Member &member, const Nodes &nodes);
+  bool neighbors_changed();
   bool has_exclusions() const;
   bool can_do_without_list() const;
   void check_dispersion();
-  void take_graph();
-  void take_neighbors();
+  void update_graph();
+  void copy_edges();
   mdcg_system system_of(Nodes &nodes, bool make_edges) const;
   void evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchange &exchange,
                 double weight);
   void add_results(const Member &member, const Nodes &nodes, const double *sum, double weight);
-  void take_deviations();
+  void compute_deviations();
 };
 
 }    // namespace LAMMPS_NS

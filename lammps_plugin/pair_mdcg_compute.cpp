@@ -22,8 +22,8 @@
 using namespace LAMMPS_NS;
 using mdcg_lammps::GhostExchange;
 
-// The exchange of rows during a step, and its callbacks. Exceptions must not cross the C interface:
-// they are stored, and rethrown after the call.
+// Callbacks of the engine that exchange rows during a step. Exceptions must not cross the C
+// interface, so they are stored, and rethrown after the call.
 struct PairMDCG::Exchange {
   GhostExchange &ghosts;
   std::int64_t num_local;
@@ -99,40 +99,40 @@ void PairMDCG::compute(int eflag, int vflag)
   require_setup();
   ev_init(eflag, vflag);
   Impl &it = *impl;
-  // every rank runs all of this, even without atoms: the others wait for its part of
-  // each exchange
-  if (new_neighbors()) take_graph();
-  mdcg_system system = system_of(it.nodes, it.own_list);
-  if (!it.own_list) {
+  // all ranks do this, even without atoms, because exchanges are collective
+  if (neighbors_changed()) update_graph();
+  mdcg_system system = system_of(it.nodes, it.device_makes_list);
+  if (!it.device_makes_list) {
     system.num_edges = static_cast<std::int64_t>(it.sender.size());
     system.sender = it.sender.data();
     system.receiver = it.receiver.data();
     if (it.nodes.cells.size() > 1) system.image = it.image.data();
   }
 
-  // Members take turns; those beside the first are left out where nothing of them is wanted.
-  const bool all = !it.first_alone || eflag_global || it.deviations_asked;
+  // members other than the first are skipped if none of their results are wanted
+  const bool all = !it.first_only || eflag_global || it.deviations_asked;
   const std::size_t count = all ? it.members.size() : 1;
   Exchange exchange{it.nodes.ghosts, it.nodes.num_local, 0.0, nullptr};
   pvector[1] = 0.0;
   for (std::size_t m = 0; m < count; m++)
     evaluate(it.members[m], it.nodes, system, exchange,
-             it.first_alone ? (m == 0 ? 1.0 : 0.0) : 1.0 / static_cast<double>(count));
+             it.first_only ? (m == 0 ? 1.0 : 0.0) : 1.0 / static_cast<double>(count));
   pvector[0] = exchange.seconds;
   if (it.dispersion) {
-    Nodes &far = comm->nprocs == 1 ? it.nodes : it.far;
-    Exchange of_dispersion{far.ghosts, far.num_local, 0.0, nullptr};
-    evaluate(*it.dispersion, far, system_of(far, true), of_dispersion, 1.0);
-    pvector[0] += of_dispersion.seconds;
+    Nodes &nodes = comm->nprocs == 1 ? it.nodes : it.dispersion_nodes;
+    Exchange dispersion_exchange{nodes.ghosts, nodes.num_local, 0.0, nullptr};
+    evaluate(*it.dispersion, nodes, system_of(nodes, true), dispersion_exchange, 1.0);
+    pvector[0] += dispersion_exchange.seconds;
   }
-  if (count > 1) take_deviations();
+  if (count > 1) compute_deviations();
 }
 
-// Nodes as they are now, for the engine; with `make_edges` it finds the neighbours itself.
+// The nodes with their current positions, for the engine; with `make_edges` it finds the
+// neighbours.
 mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
 {
-  nodes.take_positions(atom);
-  nodes.take_shifts(atom, domain);
+  nodes.update_positions(atom);
+  nodes.update_shifts(atom, domain);
   mdcg_system system{};
   system.size = sizeof(system);
   system.num_local = nodes.num_local;
@@ -231,9 +231,9 @@ void PairMDCG::add_results(const Member &member, const Nodes &nodes, const doubl
       for (int k = 0; k < 6; k++) vatom[nodes.atom[n]][k] += unit * it.virials[9 * n + PLACE[k]];
 }
 
-// Standard deviations of a committee, of the population, as ASE's calculator has them: of each
-// atom's force the norm of those of its components, and of the energy.
-void PairMDCG::take_deviations()
+// Standard deviations (of the population) of the energy and of each atom's force over a committee,
+// as in ASE's calculator. That of a force is the norm of those of its components.
+void PairMDCG::compute_deviations()
 {
   Impl &it = *impl;
   const auto count = static_cast<double>(it.members.size());
@@ -286,7 +286,7 @@ void *PairMDCG::extract(const char *name, int &dim)
   return &impl->deviations_asked;
 }
 
-// For fix pair, whose constructor asks as well, where nothing is computed yet.
+// For fix pair. Its constructor also calls this, before anything is computed.
 void *PairMDCG::extract_peratom(const char *name, int &columns)
 {
   if (std::strcmp(name, "forces_std") != 0) return nullptr;
@@ -302,7 +302,7 @@ void *PairMDCG::extract_peratom(const char *name, int &columns)
   return impl->forces_std.data();
 }
 
-// ---- LAMMPS tells each ghost its atom through these ----
+// ---- LAMMPS sends the ids of atoms to their ghosts through these ----
 
 int PairMDCG::pack_forward_comm(int n, int *atoms, double *buf, int, int *)
 {

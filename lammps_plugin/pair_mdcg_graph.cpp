@@ -21,25 +21,25 @@
 using namespace LAMMPS_NS;
 using mdcg_lammps::AtomId;
 
-// Relative rounding of positions: each crossing of a boundary on the way to a ghost may round once.
+// Relative rounding errors of ghost positions, which are rounded at each boundary that they cross.
 static constexpr double ROUNDING = 64.0 * std::numeric_limits<double>::epsilon();
 
 // Whether an atom or ghost is part of the potential. Fixes of Monte Carlo moves (gcmc) hide an atom
 // by taking it out of group all.
-bool PairMDCG::sees(int i) const
+bool PairMDCG::takes_part(int i) const
 {
   return !impl->is_null(atom->type[i]) && (atom->mask[i] & 1);
 }
 
 namespace {
-// The group that alone has ghosts (comm_modify group). LAMMPS has no public way to ask for it.
+// The group whose atoms alone have ghosts (comm_modify group), which LAMMPS has no function for.
 struct CommGroup : Comm {
   static int of(const Comm *comm) { return comm->*(&CommGroup::bordergroup); }
 };
 }    // namespace
 
-// Whether LAMMPS' own list leaves out pairs of atoms that the potential sees. An exclusion of two
-// groups does so only where both have such atoms: Monte Carlo fixes exclude a group of hidden ones.
+// Whether LAMMPS' neighbour list leaves out pairs of atoms of the potential. An exclusion of two
+// groups does so only if both have such atoms: Monte Carlo fixes exclude a group of hidden ones.
 // Collective.
 bool PairMDCG::has_exclusions() const
 {
@@ -48,7 +48,7 @@ bool PairMDCG::has_exclusions() const
   if (!neighbor->nex_group) return false;
   int groups = 0;    // bits of those that have atoms
   for (int i = 0; i < atom->nlocal; i++)
-    if (sees(i)) groups |= atom->mask[i];
+    if (takes_part(i)) groups |= atom->mask[i];
   MPI_Allreduce(MPI_IN_PLACE, &groups, 1, MPI_INT, MPI_BOR, world);
   for (int e = 0; e < neighbor->nex_group; e++)
     if (groups & group->bitmask[neighbor->ex1_group[e]] &&
@@ -57,11 +57,11 @@ bool PairMDCG::has_exclusions() const
   return false;
 }
 
-// Refuses what only LAMMPS' own list would leave out, where it is not used. Pairs can be excluded
-// after the pair style was set up, so each new graph is checked. Collective.
+// Refuses excluded pairs where LAMMPS' neighbour list, which leaves them out, is not used. Pairs
+// can be excluded after the pair style was set up, so each new graph is checked. Collective.
 void PairMDCG::check_exclusions()
 {
-  if (!(impl->dispersion || impl->own_list) || !has_exclusions()) return;
+  if (!(impl->dispersion || impl->device_makes_list) || !has_exclusions()) return;
   if (impl->dispersion)
     error->all(FLERR,
                "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
@@ -71,8 +71,8 @@ void PairMDCG::check_exclusions()
                     "or device cpu");
 }
 
-// special_bonds 0 removes pairs that the potential needs from LAMMPS' neighbour list. Fixes make
-// bonds during a run, so each new list is checked. Collective.
+// Refuses special_bonds 0 if it removes pairs of the potential from LAMMPS' neighbour list. Fixes
+// make bonds during a run, so each new list is checked. Collective.
 void PairMDCG::check_bonds()
 {
   bool removed[4] = {};
@@ -85,11 +85,11 @@ void PairMDCG::check_bonds()
   if (atom->molecular != Atom::MOLECULAR || !atom->special || !atom->map_style) return;
   std::string reason;
   for (int i = 0; i < atom->nlocal; i++) {
-    if (!sees(i)) continue;
+    if (!takes_part(i)) continue;
     for (int s = 0; s < atom->nspecial[i][2]; s++) {
       const int which = s < atom->nspecial[i][0] ? 1 : s < atom->nspecial[i][1] ? 2 : 3;
       const int j = removed[which] ? atom->map(atom->special[i][s]) : -1;
-      if (j >= 0 && sees(j))
+      if (j >= 0 && takes_part(j))
         reason = "special_bonds leaves out bonded neighbours, such as atoms " +
                  std::to_string(atom->tag[i]) + " and " + std::to_string(atom->tag[j]) +
                  ", which the potential needs, expected special_bonds lj/coul 1 1 1";
@@ -98,8 +98,7 @@ void PairMDCG::check_bonds()
   all_or_none(FLERR, reason);
 }
 
-// Ghosts that the neighbour list has; other ranks' atoms are requested only if they are among
-// these.
+// Returns which ghosts the neighbour list contains.
 std::vector<char> PairMDCG::ghosts_listed() const
 {
   const int nlocal = atom->nlocal;
@@ -115,7 +114,7 @@ std::vector<char> PairMDCG::ghosts_listed() const
   return seen;
 }
 
-// The same without a list: those around a box of the local nodes; there may be none of these.
+// Returns which ghosts are near the bounding box of the local nodes, for use without a list.
 std::vector<char> PairMDCG::ghosts_near(double r_max) const
 {
   const int nlocal = atom->nlocal, nghost = atom->nghost;
@@ -126,7 +125,7 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
     low[k] = HUGE_VAL;
     high[k] = -HUGE_VAL;
     for (int i = 0; i < nlocal; i++) {
-      if (!sees(i)) continue;
+      if (!takes_part(i)) continue;
       low[k] = std::min(low[k], x[i][k]);
       high[k] = std::max(high[k], x[i][k]);
     }
@@ -141,16 +140,16 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
   return seen;
 }
 
-// Which atoms are nodes of the graph: first the local ones, then those of other ranks that the list
-// has, in the order of their owners.
-void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
+// Makes atoms nodes of the graph: first the local ones, then those of other ranks among the ghosts
+// `seen` [nghost], in the order of their owners.
+void PairMDCG::find_nodes(Nodes &nodes, const std::vector<char> &seen)
 {
   Impl &it = *impl;
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
   nodes.node.assign(nall, -1);
   nodes.atom.clear();
   for (int i = 0; i < nlocal; i++) {
-    if (!sees(i)) continue;
+    if (!takes_part(i)) continue;
     nodes.node[i] = static_cast<std::int32_t>(nodes.atom.size());
     nodes.atom.push_back(i);
   }
@@ -158,7 +157,7 @@ void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
 
   std::vector<std::int32_t> images;    // of atoms of other ranks
   for (int j = nlocal; j < nall; j++) {
-    if (!seen[j - nlocal] || !sees(j)) continue;
+    if (!seen[j - nlocal] || !takes_part(j)) continue;
     if (AtomId::rank(it.owner[j]) == comm->me)
       nodes.node[j] = nodes.node[AtomId::atom(it.owner[j])];
     else
@@ -187,15 +186,16 @@ void PairMDCG::take_nodes(Nodes &nodes, const std::vector<char> &seen)
 // Reads the types of the nodes, since commands such as set change them between neighbour lists.
 // Returns false if the new type of a node is NULL. An atom whose type is no longer NULL becomes a
 // node when the next list is built.
-bool PairMDCG::take_types()
+bool PairMDCG::read_types()
 {
   Impl &it = *impl;
   for (Member &member : it.members)
-    if (!take_types(member, it.nodes)) return false;
-  return !it.dispersion || take_types(*it.dispersion, comm->nprocs == 1 ? it.nodes : it.far);
+    if (!read_types(member, it.nodes)) return false;
+  return !it.dispersion ||
+         read_types(*it.dispersion, comm->nprocs == 1 ? it.nodes : it.dispersion_nodes);
 }
 
-bool PairMDCG::take_types(Member &member, const Nodes &nodes)
+bool PairMDCG::read_types(Member &member, const Nodes &nodes)
 {
   member.types.resize(nodes.num_nodes);
   for (std::int64_t n = 0; n < nodes.num_nodes; n++) {
@@ -205,7 +205,7 @@ bool PairMDCG::take_types(Member &member, const Nodes &nodes)
   return true;
 }
 
-// Number of the cell vector from an image to its node.
+// Returns the index in `cells` of the cell between an image and its node.
 std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domain *domain)
 {
   const double *from = atoms->x[ghost], *to = atoms->x[atom[node[ghost]]];
@@ -219,7 +219,7 @@ std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domai
     if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
     if (k == 1) rest[0] -= h[5] * cell[1];
   }
-  // ghosts of one image follow each other
+  // ghosts in one cell follow each other
   if (cells[last_image] == cell) return last_image;
   const auto [found, fresh] = cell_number.try_emplace(cell, cells.size());
   if (fresh) {
@@ -229,8 +229,8 @@ std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domai
   return last_image = found->second;
 }
 
-// All images, for neighbours that the engine finds.
-void PairMDCG::Nodes::take_copies(const Atom *atoms, const Domain *domain)
+// Lists all images, for an engine that finds the neighbours.
+void PairMDCG::Nodes::find_copies(const Atom *atoms, const Domain *domain)
 {
   for (int j = atoms->nlocal; j < static_cast<int>(node.size()); j++) {
     if (!is_image(j)) continue;
@@ -239,8 +239,8 @@ void PairMDCG::Nodes::take_copies(const Atom *atoms, const Domain *domain)
   }
 }
 
-// What a new neighbour list, or new ghosts, change; collective.
-void PairMDCG::take_graph()
+// Updates the graph for a new neighbour list or new ghosts. Collective.
+void PairMDCG::update_graph()
 {
   Impl &it = *impl;
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
@@ -248,25 +248,25 @@ void PairMDCG::take_graph()
   for (int i = 0; i < nlocal; i++) it.owner[i] = AtomId::of(comm->me, i);
   comm->forward_comm(this);
   check_exclusions();
-  if (!it.own_list) check_bonds();
-  take_nodes(it.nodes, it.own_list ? ghosts_near(it.r_max) : ghosts_listed());
-  if (it.own_list)
-    it.nodes.take_copies(atom, domain);
+  if (!it.device_makes_list) check_bonds();
+  find_nodes(it.nodes, it.device_makes_list ? ghosts_near(it.r_max) : ghosts_listed());
+  if (it.device_makes_list)
+    it.nodes.find_copies(atom, domain);
   else
-    take_neighbors();
+    copy_edges();
   if (it.dispersion && comm->nprocs > 1) {
-    take_nodes(it.far, ghosts_near(it.dispersion->info.r_max));
-    it.far.take_copies(atom, domain);
+    find_nodes(it.dispersion_nodes, ghosts_near(it.dispersion->info.r_max));
+    it.dispersion_nodes.find_copies(atom, domain);
   }
   for (Member &member : it.members) member.list = {};
   if (it.dispersion) it.dispersion->list = {};
-  it.known_local = nlocal;
-  it.known_all = nall;
-  take_types();
+  it.last_nlocal = nlocal;
+  it.last_nall = nall;
+  read_types();
 }
 
-// Edges of LAMMPS' neighbour list, skin included.
-void PairMDCG::take_neighbors()
+// Copies the edges of LAMMPS' neighbour list, skin included.
+void PairMDCG::copy_edges()
 {
   Impl &it = *impl;
   Nodes &nodes = it.nodes;
@@ -274,11 +274,11 @@ void PairMDCG::take_neighbors()
   std::vector<std::int32_t> image_of_ghost(nall, 0);
   for (int j = atom->nlocal; j < nall; j++)
     if (nodes.is_image(j)) image_of_ghost[j] = nodes.image_of(j, atom, domain);
-  std::size_t most = 0, edges = 0;
-  for (int ii = 0; ii < list->inum; ii++) most += list->numneigh[list->ilist[ii]];
-  it.sender.resize(most);
-  it.receiver.resize(most);
-  it.image.resize(most);
+  std::size_t listed = 0, edges = 0;
+  for (int ii = 0; ii < list->inum; ii++) listed += list->numneigh[list->ilist[ii]];
+  it.sender.resize(listed);
+  it.receiver.resize(listed);
+  it.image.resize(listed);
   for (int ii = 0; ii < list->inum; ii++) {
     const int i = list->ilist[ii];
     const std::int32_t receiver = nodes.node[i];
@@ -298,28 +298,28 @@ void PairMDCG::take_neighbors()
   it.image.resize(edges);
 }
 
-// Whether the neighbour list has changed since the last step or is no longer valid; collective, the
-// same on all ranks.
-bool PairMDCG::new_neighbors()
+// Whether the neighbour list of any rank has changed since the last step or is not valid.
+// Collective.
+bool PairMDCG::neighbors_changed()
 {
   if (neighbor->ago == 0) return true;
-  int mine = impl->known_local != atom->nlocal || impl->known_all != atom->nlocal + atom->nghost ||
-             !take_types();
+  int mine = impl->last_nlocal != atom->nlocal || impl->last_nall != atom->nlocal + atom->nghost ||
+             !read_types();
   int any = mine;
   if (comm->nprocs > 1) MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, world);
   return any != 0;
 }
 
-void PairMDCG::Nodes::take_positions(const Atom *atoms)
+void PairMDCG::Nodes::update_positions(const Atom *atoms)
 {
   positions.resize(3 * num_nodes);
   for (std::int64_t n = 0; n < num_nodes; n++)
     std::memcpy(&positions[3 * n], atoms->x[atom[n]], 3 * sizeof(double));
 }
 
-// The shifts of edges that lead across the boundary: those of the box, unless atoms and ghosts are
+// Computes the shifts of images: multiples of the cell vectors, unless atoms and ghosts are
 // strained while the box stays as it is, as fix numdiff/virial and compute born/matrix do.
-void PairMDCG::Nodes::take_shifts(const Atom *atoms, const Domain *domain)
+void PairMDCG::Nodes::update_shifts(const Atom *atoms, const Domain *domain)
 {
   const double *h = domain->h;    // xx yy zz yz xz xy
   box = {h[0], 0.0, 0.0, h[5], h[1], 0.0, h[4], h[3], h[2]};

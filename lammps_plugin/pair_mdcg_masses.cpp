@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// The masses of atom types show whether pair_coeff names the elements in the order of the types.
+// Compares the masses of atom types with the elements that pair_coeff names for them.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -12,8 +12,8 @@
 
 using namespace LAMMPS_NS;
 
-// Standard atomic weights (IUPAC 2016) of the elements from hydrogen on; where there is none, the
-// mass of a long-lived isotope.
+// Standard atomic weights (IUPAC 2016) of the elements from hydrogen on, or the mass of a
+// long-lived isotope.
 static constexpr double WEIGHTS[] = {
     1.008,  4.0026, 6.94,   9.0122, 10.81,  12.011, 14.007, 15.999, 18.998, 20.18,  22.99,  24.305,
     26.982, 28.085, 30.974, 32.06,  35.45,  39.948, 39.098, 40.078, 44.956, 47.867, 50.941, 51.996,
@@ -38,14 +38,14 @@ static bool fits(double mass, int number)
   return std::abs(mass - weight(number)) <= std::max(0.5, 0.02 * weight(number));
 }
 
-// The same with deuterium as hydrogen.
+// Also accepts the mass of deuterium for hydrogen.
 static bool may_be(double mass, int number)
 {
   return fits(mass, number) || (number == 1 && mass < 2.5);
 }
 
 // Refuses elements that fit the masses of all types in another order, and warns of other masses,
-// such as those of isotopes. A mass of its own for each atom (rmass) says nothing about its type.
+// such as those of isotopes. Masses of single atoms (rmass) say nothing about types.
 void PairMDCG::check_masses()
 {
   Impl &it = *impl;
@@ -67,7 +67,7 @@ void PairMDCG::check_masses()
                       type, it.names[type - 1], weight(number[type]), mass[type]);
   }
   if (wrong.empty()) return;
-  // If any order of the elements fits, that by their masses does.
+  // if any order of the elements fits, the order of their masses does
   std::vector<int> elements = types;
   std::sort(types.begin(), types.end(), [&](int a, int b) { return mass[a] < mass[b]; });
   std::sort(elements.begin(), elements.end(),

@@ -16,8 +16,8 @@
 
 using namespace LAMMPS_NS;
 
-// Only the input of a run says whose code runs. Kernels of a file become kernels that are made for
-// the package; returns the name of the file, empty: there was none.
+// Replaces a file of kernels in the settings by "generated", because only the input of a run may
+// name code to run. Returns the name of the file; empty: there was none.
 static std::string remove_kernel_file(std::vector<std::string> &settings)
 {
   std::string file;
@@ -35,11 +35,11 @@ void PairMDCG::write_restart(FILE *fp)
   write_restart_settings(fp);
 }
 
-// Lists of lines, each after their number.
+// Writes lists of lines, each list after its number of lines.
 void PairMDCG::write_restart_settings(FILE *fp)
 {
   const Impl &it = *impl;
-  Restored now = it.restored;    // still to be accepted, or else what runs
+  Restored now = it.restored;    // what the last restart file named, if no package was opened since
   if (!it.members.empty()) now = {{}, {}, it.names};
   for (const Member &member : it.members) {
     now.files.push_back(member.file);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// What LAMMPS calls when it loads the plugin: checks that both were made for each other, then
-// registers the pair style. LAMMPS itself checks nothing: a plugin for another version would run
-// and print wrong numbers.
+// The function that LAMMPS calls when it loads the plugin. It checks that the plugin was compiled
+// for this LAMMPS, and registers the styles. LAMMPS itself checks nothing: a plugin for another
+// version would run and give wrong numbers.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -23,7 +23,7 @@ using namespace LAMMPS_NS;
 
 namespace {
 
-// As LAMMPS declares them in lammpsplugin.h, which installations lack.
+// Declarations of LAMMPS' lammpsplugin.h, which installations lack.
 extern "C" {
 typedef void *(lammpsplugin_factory1)(LAMMPS *);
 typedef void *(lammpsplugin_factory2)(LAMMPS *, int, char **);
@@ -73,7 +73,7 @@ std::string compiled_mpi()
 #endif
 }
 
-// A Pair that only shows where its members are.
+// A pair style that shows where the members of Pair are.
 class Probe : public Pair {
  public:
   explicit Probe(LAMMPS *lmp) : Pair(lmp) {}
@@ -90,8 +90,8 @@ class Probe : public Pair {
   }
 };
 
-// LAMMPS' constructor of Pair runs on memory of known content. It must write only inside the size
-// that these headers give Pair, and put its defaults where they have the members.
+// Calls LAMMPS' constructor of Pair on memory of known content. It must write only within the size
+// that Pair has in these headers, and put its defaults into the members of these headers.
 bool layout_fits(LAMMPS *lmp)
 {
   constexpr std::size_t SPARE = 512;
