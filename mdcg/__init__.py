@@ -59,7 +59,7 @@ __all__ = [
     "unpatch_model",
 ]
 
-_ROOM_OF = {
+_MODULE_OF = {
     "ConvProblem": "problem",
     "SymmetricContractionProblem": "problem",
     "ConvTensorProduct": "ops",
@@ -80,14 +80,14 @@ _ROOM_OF = {
 def __getattr__(name: str) -> Any:
     if name == "_core":
         return _import_core()
-    room = _ROOM_OF.get(name)
-    if room is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'mdcg' has no attribute {name!r}")
-    return getattr(import_module(f".{room}", __name__), name)
+    return getattr(import_module(f".{module}", __name__), name)
 
 
 def _import_core() -> Any:
-    """Import the compiled module, or say what to do where only the sources are there."""
+    """Import the compiled module, or say what to do in a source tree that has none."""
     try:
         return import_module("._core", __name__)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Exceptions of mdcg, how text and tables are shown, and which packages are installed."""
+"""Exceptions, printable text and tables, and the versions of installed packages."""
 
 from __future__ import annotations
 
@@ -7,41 +7,30 @@ from collections.abc import Container, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
-# Control characters, marks that reorder or hide text, and halves of characters: a terminal acts on
-# them instead of showing them. csrc/core/text.hpp has the same ranges.
+# Control characters, marks that reorder or hide text, and surrogates, which a terminal acts on
+# instead of showing them. csrc/core/text.hpp has the same ranges.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
 
 
 def printable(text: str) -> str:
-    r"""Return text from a file with what a terminal would act on written as escapes.
-
-    Examples
-    --------
-    >>> print(printable("Fe\x1b[31m\n"))
-    Fe\x1b[31m\n
-    """
+    """Return text with Python's escapes for characters that a terminal would act on."""
     if text.isascii() and text.isprintable():
         return text
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown(text: str) -> str:
-    r"""Return what a command prints, with escapes of JSON for what a terminal would act on.
+    """Return a command's output with JSON's escapes for characters that a terminal would act on.
 
     Ends of lines and tabulators stay.
-
-    Examples
-    --------
-    >>> print(shown("name\x1b[31m\u202e.mdcg\n"), end="")
-    name\u001b[31m\u202e.mdcg
     """
     return _HIDDEN.sub(lambda at: at[0] if at[0] in "\n\t" else f"\\u{ord(at[0]):04x}", text)
 
 
 def printable_values(value: Any) -> Any:
-    """Return lists, dicts and plain values, as JSON has them, with all text printable."""
+    """Return plain values, lists and dicts (as JSON has them) with printable text."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
@@ -64,7 +53,7 @@ def format_table(
     right: Container[int] = (),
     indent: str = "",
 ) -> str:
-    """Return text columns, two blanks apart, the ones listed in `right` aligned to the right."""
+    """Return a text table; the columns with numbers in `right` are aligned to the right."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
@@ -78,7 +67,7 @@ def format_table(
     return "\n".join(lines)
 
 
-# The extra of mdcg that brings a module.
+# The extra of mdcg that installs a module.
 _EXTRAS = {
     **dict.fromkeys(("torch", "e3nn", "mace"), "mace"),
     "nequip": "nequip",
@@ -93,7 +82,7 @@ _EXTRAS = {
 def installation(module: str | None) -> str:
     """Return the command that installs the package with a module.
 
-    It names packages rather than an extra of mdcg, which pip finds only where mdcg itself is.
+    It names packages instead of an extra of mdcg, because pip may not find mdcg.
     """
     top = (module or "").split(".")[0]
     extra = re.compile(rf"extra == ['\"]{_EXTRAS.get(top)}['\"]")
