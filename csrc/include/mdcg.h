@@ -67,9 +67,8 @@ typedef struct mdcg_options {
      * be added to those of the network. It finds its neighbours itself: set make_edges and, if
      * there are ranks, give copies of nodes and ghosts up to info.r_max. Null: the network. */
     const char* dispersion;
-    const char* damping; /* with dispersion: null or "bj" (Becke and Johnson), or "zero" */
-    double
-        dispersion_cutoff; /* with dispersion: cutoff of pairs in Å; 0: 21.17, which is 40 Bohr */
+    const char* damping;      /* with dispersion: null or "bj" (Becke and Johnson), or "zero" */
+    double dispersion_cutoff; /* with dispersion: cutoff of pairs, Å; 0: 21.17 (40 Bohr) */
 } mdcg_options;
 
 typedef struct mdcg_info {

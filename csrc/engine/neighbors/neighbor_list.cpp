@@ -175,12 +175,13 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
                 const auto to = size(begin[end + 1]);
                 if (z == bz && y == by && mx == 0) own.first_own = at + size(begin[bx]) - from;
                 first = end + 1;
-                if (at + to - from > own.candidates.size()) {  // resized last, should memory end
+                if (at + to - from > own.candidates.size()) {
                     check_candidates(static_cast<std::int64_t>(at + to - from),
                                      verlet_skin_.reach());
                     const std::size_t size = 2 * (at + to - from);
                     own.x.resize(size), own.y.resize(size), own.z.resize(size);
-                    own.squares.resize(size), own.candidates.resize(size);
+                    own.squares.resize(size);
+                    own.candidates.resize(size);  // last, because its size is asked for above
                 }
                 Vector3 shift{};
                 for (std::size_t c = 0; c < 3; ++c)
