@@ -186,9 +186,8 @@ void Executor<T>::run_stage(const Stage& stage, bool backward, const Graph& grap
     }
     const std::int64_t rows = stage.rows(stage.space, graph.num_local, graph.num_nodes);
     const std::int64_t step = graph.nodes_per_block;
-    const std::int64_t chunks = (rows + step - 1) / step;
     FirstError error;
-    share_in_turns(threads, chunks, 1, [&](std::int64_t c, int number) {
+    share_in_turns(threads, ceil_div(rows, step), 1, [&](std::int64_t c, int number) {
         if (error.failed()) return;
         const auto thread = size(number);
         Worker<T>& worker = workers_[thread];

@@ -201,8 +201,7 @@ void Graph::order(const System& system) {
     }
 
     if (nodes_per_block == 0) return;  // no consumer needs blocks by sender
-    const std::int64_t blocks = (num_nodes + nodes_per_block - 1) / nodes_per_block;
-    all_block_ptr_.assign(size(blocks) + 1, 0);
+    all_block_ptr_.assign(size(ceil_div(num_nodes, nodes_per_block)) + 1, 0);
     for (const std::int32_t s : all_sender_) ++all_block_ptr_[size(s / nodes_per_block) + 1];
     accumulate(all_block_ptr_);
     work_.assign(all_block_ptr_.begin(), all_block_ptr_.end());

@@ -16,7 +16,7 @@ namespace {
 template <typename T>
 std::int64_t padded(std::int64_t items) {
     const std::int64_t align = static_cast<std::int64_t>(64 / sizeof(T));
-    return (items + align - 1) / align * align;
+    return ceil_div(items, align) * align;
 }
 
 void read_basis(const Fields& fields, RadialSpec& spec) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/integers.hpp"
+
 namespace mdcg {
 
 namespace {
@@ -31,7 +33,7 @@ Bins choose_bins(const Vector3& extent, const std::array<bool, 3>& periodic, dou
         const auto left = static_cast<double>(tiles);
         const double part = taken == 0 ? std::cbrt(left) : taken == 1 ? std::sqrt(left) : left;
         const std::int64_t own = std::clamp<std::int64_t>(
-            (wanted[k] + tile - 1) / tile, 1,
+            ceil_div(wanted[k], tile), 1,
             std::clamp<std::int64_t>(static_cast<std::int64_t>(part), 1, tiles));
         tiles /= own;
         bins.count[k] = std::min(wanted[k], own * tile);

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "core/cpu.hpp"
+#include "core/integers.hpp"
 
 namespace mdcg {
 
@@ -38,18 +39,14 @@ void AlignedArray<T>::resize(std::size_t count) {
 template <typename T>
 template <typename From>
 PackedMatrix<T>::PackedMatrix(const From* source, int rows, int columns, std::int64_t row_step,
-                              std::int64_t column_step, double factor)
+                              std::int64_t column_step)
     : rows_(rows), columns_(columns) {
     constexpr int A = static_cast<int>(64 / sizeof(T));
-    data_.resize(static_cast<std::size_t>(panels()) * static_cast<std::size_t>(rows) * A);
+    data_.resize(size(panels()) * size(rows) * A);
     for (int j = 0; j < columns; ++j)
         for (int i = 0; i < rows; ++i)
-            data_[(static_cast<std::size_t>(j / A) * static_cast<std::size_t>(rows) +
-                   static_cast<std::size_t>(i)) *
-                      A +
-                  static_cast<std::size_t>(j % A)] =
-                static_cast<T>(factor *
-                               static_cast<double>(source[i * row_step + j * column_step]));
+            data_[(size(j / A) * size(rows) + size(i)) * A + size(j % A)] =
+                static_cast<T>(source[i * row_step + j * column_step]);
 }
 
 template <typename T>
@@ -90,13 +87,9 @@ template class AlignedArray<char>;
 template class AlignedArray<std::int32_t>;
 template class PackedMatrix<float>;
 template class PackedMatrix<double>;
-template PackedMatrix<float>::PackedMatrix(const float*, int, int, std::int64_t, std::int64_t,
-                                           double);
-template PackedMatrix<float>::PackedMatrix(const double*, int, int, std::int64_t, std::int64_t,
-                                           double);
-template PackedMatrix<double>::PackedMatrix(const float*, int, int, std::int64_t, std::int64_t,
-                                            double);
-template PackedMatrix<double>::PackedMatrix(const double*, int, int, std::int64_t, std::int64_t,
-                                            double);
+template PackedMatrix<float>::PackedMatrix(const float*, int, int, std::int64_t, std::int64_t);
+template PackedMatrix<float>::PackedMatrix(const double*, int, int, std::int64_t, std::int64_t);
+template PackedMatrix<double>::PackedMatrix(const float*, int, int, std::int64_t, std::int64_t);
+template PackedMatrix<double>::PackedMatrix(const double*, int, int, std::int64_t, std::int64_t);
 
 }  // namespace mdcg

@@ -45,13 +45,12 @@ template <typename T>
 class PackedMatrix {
 public:
     PackedMatrix() = default;
-    // Entries are factor * source[row * row_step + column * column_step]; steps are (n, 1) for a
-    // row-major source, and (1, k) to transpose it.
+    // Entries are source[row * row_step + column * column_step]; steps are (n, 1) for a row-major
+    // source, and (1, k) to transpose it.
     template <typename From>
     PackedMatrix(const From* source, int rows, int columns, std::int64_t row_step,
-                 std::int64_t column_step, double factor = 1.0);
+                 std::int64_t column_step);
     int rows() const { return rows_; }
-    int columns() const { return columns_; }  // not padded
     int panels() const { return (columns_ * static_cast<int>(sizeof(T)) + 63) / 64; }
     const T* data() const { return data_.data(); }
 
