@@ -95,8 +95,8 @@ public:
         for (const auto& op : ops_) op->prepare(kernels);
     }
 
-    // Computes energies and, with `with_gradient`, the gradients of edge vectors. `points` is null
-    // unless the program reads them; `energy_weights` is as in System; `descriptors`:
+    // Computes energies and, with `with_gradient`, the gradients of edge vectors. Programs
+    // that read points read `points`; `energy_weights` is as in System; `descriptors`:
     // [num_local][descriptor_width] or null.
     void run(const Graph& graph, const Points* points, Communicator* communicator,
              bool with_gradient, const double* energy_weights, double* descriptors, int threads);
