@@ -278,8 +278,9 @@ void register_engine(py::module_& m) {
         py::arg("path"));
     m.def(
         "check_package_bytes",
-        [](const std::string& data, const std::string& name) {
-            const auto package = mdcg::Package::parse(data, name, mdcg::Package::Kind::model);
+        [](const py::bytes& data, const std::string& name) {
+            const auto package =
+                mdcg::Package::parse(std::string(data), name, mdcg::Package::Kind::model);
             for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
         },
         py::arg("data"), py::arg("name"));
@@ -292,7 +293,7 @@ void register_engine(py::module_& m) {
                 .hex();
         },
         py::arg("data"), py::kw_only(), py::arg("plain") = false);
-    py::class_<PyModel> model(m, "Model");
+    py::class_<PyModel> model(m, "Model", "A package, opened; threads take it in turns.");
     model
         .def(py::init([](const std::variant<std::string, const PyModel*>& package,
                          const std::string& device, const std::string& kernels, int threads,
@@ -314,18 +315,30 @@ void register_engine(py::module_& m) {
              py::arg("skin") = mdcg::EvaluatorOptions().skin, py::arg("precision") = "",
              py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
              py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff,
-             py::call_guard<py::gil_scoped_release>())
-        .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
-             py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
-             py::arg("edges") = py::none(), py::arg("same_edges") = false,
-             py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
-             py::arg("virials") = false, py::arg("descriptors") = false,
-             py::arg("energy_weights") = py::none())
-        .def("evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
-             py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
-             py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
-             py::arg("virials") = false, py::arg("descriptors") = false,
-             py::arg("addresses") = std::map<std::string, std::uintptr_t>())
+             py::call_guard<py::gil_scoped_release>(),
+             "Open a package, or with `dispersion` the dispersion that it holds. A model in place "
+             "of a path is one whose package is opened once more, as it was read then.")
+        .def(
+            "evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
+            py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
+            py::arg("edges") = py::none(), py::arg("same_edges") = false,
+            py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
+            py::arg("virials") = false, py::arg("descriptors") = false,
+            py::arg("energy_weights") = py::none(),
+            "Return energy (float), energies and what was asked for (arrays) by name. Edges are a "
+            "NeighborList or arrays of sender, receiver and shifts. `same_edges` and `same_shifts` "
+            "say that arrays are those of the last call; a NeighborList says it by itself. With "
+            "`energy_weights`, one for each node, forces and virials are derivatives of the "
+            "weighted sum of energies.")
+        .def(
+            "evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
+            py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
+            py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
+            py::arg("virials") = false, py::arg("descriptors") = false,
+            py::arg("addresses") = std::map<std::string, std::uintptr_t>(),
+            "Evaluate systems that do not interact; energy and virial have a row for each. Without "
+            "`positions` these are read, and the results written, at `addresses` in the memory of "
+            "the model's device, by the names of the results.")
         .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(

@@ -49,19 +49,6 @@ def make_inputs(layer: Layer, graph: Graph, seed: int = 0) -> Inputs:
     )
 
 
-def tensor_bytes(name: str, inputs: Inputs) -> int:
-    """Return the bytes that the inputs, results and gradients of a pass fill, and nothing else.
-
-    ``fwd+bwd+dbl`` also holds the gradients of its scalar with respect to the first gradients of
-    node features and edge attributes.
-    """
-    x, a, w = (t.nbytes for t in (inputs.node_feats, inputs.edge_attrs, inputs.weights))
-    found = inputs.nbytes + inputs.cotangent.nbytes
-    if name != "fwd":
-        found += x + a + w
-    return found + (2 * x + 2 * a + w if name == "fwd+bwd+dbl" else 0)
-
-
 def make_pass(name: str, prepared: Prepared, inputs: Inputs) -> Callable[[], Tensors]:
     """Return a function that runs one pass.
 

@@ -57,24 +57,14 @@ class EngineStep:
     """A package in the engine; a call is a step of dynamics whose neighbour list still holds.
 
     Every call takes positions from the host, computes the vectors of the edges, and returns results
-    to the host, in eV and Å. The first call also makes the list. `precision` is that of products
-    with weights on a GPU; empty: that of the package. `skin` (Å) widens the list.
+    to the host, in eV and Å. The first call also makes the list, which `skin` (Å) widens.
     """
 
-    def __init__(
-        self,
-        package: Path,
-        settings: Settings,
-        atoms: Atoms,
-        precision: str = "",
-        skin: float = 0.0,
-    ) -> None:
-        device, threads = settings.device, settings.threads
-        if device == "cuda":
-            device = "cuda:0"
+    def __init__(self, package: Path, settings: Settings, atoms: Atoms, skin: float = 0.0) -> None:
+        device = "cuda:0" if settings.device == "cuda" else settings.device
         with engine_errors():
             self.info = self.model = _core.Model(
-                str(package), device=device, threads=threads, skin=skin, precision=precision
+                str(package), device=device, threads=settings.threads, skin=skin
             )
         self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
         self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)

@@ -109,7 +109,7 @@ class SkinNeighborList:
             Positions or cell are unusable, or two atoms sit on each other.
         """
         try:
-            change = self._near.update(positions, cell, pbc)
+            change = self._near.update(positions, cell, pbc.tolist())
         except _core.GeometryError as error:
             self._list = self._picked = None
             raise InputError(str(error)) from None

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
@@ -116,34 +116,23 @@ def terminal() -> Iterator[None]:
             sys.stdout, sys.stderr = before
 
 
-def guarded(
-    program: str,
-    work: Callable[[], int],
-    *,
-    failed: Callable[[Exception, int], None] | None = None,
-    interrupted: str = "",
-) -> int:
-    """Return the exit code of a command, whatever ends it.
+@terminal()
+def execute(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    """Parse arguments and run the command that they name; return its exit code.
 
-    An expected error is printed as one sentence. A reader that closes the pipe early, as in
-    ``mdcg-patch FILE --info | head -1``, is no error.
-
-    Parameters
-    ----------
-    program : str
-        Name that messages begin with.
-    work : callable
-        Returns the exit code.
-    failed : callable, optional
-        Prints what else there is to say about an expected error, given its exit code.
-    interrupted : str
-        Said after a signal.
+    A command sets these defaults of its parser: ``run``, a function of the parsed arguments that
+    returns an exit code or None; where needed also ``program``, which messages begin with, and
+    ``if_stopped``, which ends the message after a signal. An expected error is printed as one
+    sentence. A reader that closes the pipe early, as in ``mdcg-patch FILE --info | head -1``, is no
+    error.
     """
+    options = argparse.Namespace()
     try:
         with terminable():
-            code = work()
+            parser.parse_args(argv, options)
+            code = options.run(options)
         _flush()
-        return code
+        return code or OK
     except BrokenPipeError:
         return OK
     except Exception as error:
@@ -151,13 +140,12 @@ def guarded(
         if found is None:
             raise
         with suppress(BrokenPipeError):
-            if failed is not None:
-                failed(error, found)
-            print(f"{program}: {sentence(error)}", file=sys.stderr)
+            print(f"{getattr(options, 'program', 'mdcg')}: {sentence(error)}", file=sys.stderr)
         return found
     except KeyboardInterrupt as stop:
         number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
-        print(f"{program}: stopped by {signal.Signals(number).name}{interrupted}", file=sys.stderr)
+        program, end = getattr(options, "program", "mdcg"), getattr(options, "if_stopped", "")
+        print(f"{program}: stopped by {signal.Signals(number).name}{end}", file=sys.stderr)
         return 128 + number
     finally:
         with suppress(OSError):
@@ -234,15 +222,12 @@ def terminable() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
         raise KeyboardInterrupt(number)
 
-    handled = []
-    if (
-        threading.current_thread() is threading.main_thread()
-    ):  # only the main thread may set handlers
-        handled = [
-            number
-            for number in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is signal.SIG_DFL  # nohup ignores SIGHUP
-        ]
+    in_main = threading.current_thread() is threading.main_thread()  # only it may set handlers
+    handled = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if in_main and signal.getsignal(number) is signal.SIG_DFL  # nohup ignores SIGHUP
+    ]
     for number in handled:
         signal.signal(number, stop)
     try:
