@@ -104,7 +104,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         self._types = types_by_number(self._engine.type_names)
-        # of the last state: atomic numbers, systems of atoms, and what the engine is told of them
+        # of the last state: atomic numbers and systems of atoms, and what the engine gets for them
         self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
         self._first_node = np.zeros(1, np.int64)
         self._node_types = np.zeros(0, np.int32)
@@ -166,7 +166,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         self._check(positions, "positions")
         self._check(cell, "cell")
         check_fixed_inputs(self._engine.fixed_inputs, given, self._package)
-        self._take(given["atomic_numbers"], given.get("system_idx"), len(positions))
+        self._set_composition(given["atomic_numbers"], given.get("system_idx"), len(positions))
         systems = len(self._first_node) - 1
         if cell.shape != (systems, 3, 3):
             raise ValueError(
@@ -205,8 +205,10 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 "the state with model.dtype, or the model with another dtype"
             )
 
-    def _take(self, numbers: torch.Tensor, systems: torch.Tensor | None, count: int) -> None:
-        """Keep the composition of a state; it is read again only where it has changed."""
+    def _set_composition(
+        self, numbers: torch.Tensor, systems: torch.Tensor | None, count: int
+    ) -> None:
+        """Read elements and systems of the atoms, unless they are those of the last state."""
         if systems is None:
             systems = torch.zeros_like(numbers)
         if self._seen is not None and all(

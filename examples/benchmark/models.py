@@ -19,7 +19,7 @@ from ase.data import chemical_symbols
 
 from mdcg.bench import checkpoint
 from mdcg.bench.checkpoint import TorchStep
-from mdcg.bench.model import Maker, Settings, measure
+from mdcg.bench.model import Loader, Settings, measure
 from mdcg.cli.bench import add_command, make_systems, model_arguments, show_models, start
 from mdcg.patch import is_nequip
 from mdcg.patch._frameworks import default_dtype, import_mace
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
             model = load(name, dtype, options.device)
             exact = checkpoint.exact(model, settings)
             with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
-                found = makers(model, Path(folder), settings)
+                found = loaders(model, Path(folder), settings)
                 chosen = {impl: found[impl] for impl in wanted if reasons[impl] is None}
                 sections = measure(chosen, systems, settings, exact)
                 code = show_models(options, result, Path(name).name, sections)
@@ -195,13 +195,13 @@ def missing(impl: str, device: str) -> str | None:
     return None if device == "cuda" else "it has kernels for CUDA devices only"
 
 
-def makers(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Maker]:
+def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Loader]:
     """Return functions that make the implementations in :data:`IMPLS`."""
 
     def peer(name: str) -> partial[TorchStep]:
         return partial(TorchStep, converted(name, model, settings.device), settings)
 
-    own = checkpoint.makers(model, folder, settings)
+    own = checkpoint.loaders(model, folder, settings)
     return {**own, **{name: partial(peer, name) for name in PEERS}}
 
 

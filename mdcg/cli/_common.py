@@ -1,4 +1,4 @@
-"""What the commands share: streams, exit codes, logging to stderr, errors as sentences."""
+"""What the commands share: running them, exit codes, streams, log and checks of arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def exit_code(error: Exception) -> int | None:
     """Return the exit code for an expected error, None for one that is a bug."""
-    if isinstance(error, UsageError) or _is_of_the_system(error):
+    if isinstance(error, UsageError) or _is_refusal_of_system(error):
         return USAGE
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return 5
@@ -69,7 +69,7 @@ def sentence(error: Exception) -> str:
     """Return the message of an expected error."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return f"the package {error.name!r} is not installed: {installation(error.name)}"
-    if isinstance(error, OSError) and _is_of_the_system(error):
+    if isinstance(error, OSError) and _is_refusal_of_system(error):
         if error.errno not in _FULL:
             return printable(f"{os.fsdecode(error.filename)}: {error.strerror}")
         where = error.filename or "standard output, a temporary file or the kernel cache"
@@ -78,7 +78,7 @@ def sentence(error: Exception) -> str:
 
 
 class _Shown:
-    """A stream to a terminal, which gets no character that it acts on or cannot show."""
+    """A stream that escapes characters which a terminal acts on or cannot show."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -97,10 +97,10 @@ class _Shown:
 
 @contextmanager
 def terminal() -> Iterator[None]:
-    """Give a command streams for all that it prints, in whatever way.
+    """Let standard streams escape what a terminal acts on: names in files come from others.
 
-    Names of files, heads and types come from others. A stream that the caller has closed is opened
-    again, to nothing: otherwise files that the command opens would take its place.
+    A stream that the caller has closed is opened again, to nothing. Otherwise a file that the
+    command opens would take its place.
     """
     for number in range(3):
         try:
@@ -162,7 +162,7 @@ def _flush() -> None:
         raise
 
 
-def _is_of_the_system(error: Exception) -> bool:
+def _is_refusal_of_system(error: Exception) -> bool:
     """Whether the system refused a file: it is missing, say, or the disk is full."""
     if not isinstance(error, OSError) or isinstance(error, MdcgError):
         return False
@@ -170,7 +170,7 @@ def _is_of_the_system(error: Exception) -> bool:
 
 
 def require_file(path: Path) -> None:
-    """Raise UsageError unless a file of that name can be read."""
+    """Raise UsageError unless the path is a file that can be read."""
     if not path.exists():
         raise UsageError(f"{path}: no such file")
     if not path.is_file():
@@ -180,7 +180,7 @@ def require_file(path: Path) -> None:
 
 
 def require_package(path: Path) -> None:
-    """Raise UsageError unless a file of that name exists that may be a package."""
+    """Raise UsageError unless the path is a file that looks like a package."""
     from ..package.file import is_package
 
     if not path.exists():

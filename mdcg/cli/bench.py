@@ -171,7 +171,7 @@ def show_models(
 
 
 def _bench_model(options: argparse.Namespace) -> int:
-    from ..bench.model import IMPLS, EngineStep, Maker, Settings, measure
+    from ..bench.model import IMPLS, EngineStep, Loader, Settings, measure
 
     packages = [name for name in options.model if name.endswith(".mdcg")]
     for name in options.model:
@@ -189,16 +189,16 @@ def _bench_model(options: argparse.Namespace) -> int:
         for dtype in options.dtype or (None,):
             print(f"  … {name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
-                makers: dict[str, Maker]
-                makers = {"engine": partial(partial, EngineStep, Path(name), settings)}
+                loaders: dict[str, Loader]
+                loaders = {"engine": partial(partial, EngineStep, Path(name), settings)}
                 exact = None
                 if name not in packages:
                     from ..bench import checkpoint
 
                     model = checkpoint.ready(checkpoint.load(name), dtype, options.device)
-                    makers = checkpoint.makers(model, Path(folder), settings)
+                    loaders = checkpoint.loaders(model, Path(folder), settings)
                     exact = checkpoint.exact(model, settings)
-                chosen = {impl: makers[impl] for impl in options.impl or makers}
+                chosen = {impl: loaders[impl] for impl in options.impl or loaders}
                 sections = measure(chosen, systems, settings, exact)
                 code = show_models(options, result, Path(name).name, sections)
     return code

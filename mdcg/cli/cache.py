@@ -23,11 +23,11 @@ def run(options: argparse.Namespace) -> None:
     """Print the folder or its size, or delete it."""
     from ..runtime import cache_dir, cache_size, clear_cache
 
-    kernels, size = cache_size()
+    count, size = cache_size()
     if options.what == "path":
         print(cache_dir())
     elif options.what == "size":
-        print(f"{kernels} kernels, {size / 1e6:.1f} MB")
+        print(f"{count} compiled files, {size / 1e6:.1f} MB")
     else:
         clear_cache()  # raises where something is left
-        print(f"deleted {kernels} kernels, {size / 1e6:.1f} MB")
+        print(f"deleted {count} compiled files, {size / 1e6:.1f} MB")

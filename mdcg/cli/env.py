@@ -173,12 +173,12 @@ def _nvrtc() -> str:
 def _cache() -> dict[str, Any]:
     from ..runtime.cache import cache_dir, cache_size, why_not_kept
 
-    kernels, size = cache_size()
+    count, size = cache_size()
     reason = why_not_kept()  # tries what compiling does, which makes the folder
     return {
         "folder": str(cache_dir()),
         "writable": not reason,
         **({"warning": reason} if reason else {}),
-        "kernels": kernels,
+        "compiled files": count,
         "size": f"{size / 1e6:.1f} MB",
     }

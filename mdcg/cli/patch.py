@@ -215,9 +215,9 @@ def _targets(text: str) -> tuple[str, ...]:
 
 
 def _setting(text: str) -> tuple[str, int]:
-    name, equals, value = text.partition("=")
+    name, _, value = text.partition("=")
     try:
-        return name.strip(), int(value) if equals else int("")
+        return name.strip(), int(value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"--set is {text!r}, expected NAME=VALUE with a whole number"

@@ -39,8 +39,8 @@ def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
         built = models.build("nequip-s")
     settings = Settings(stress=True, repeats=1)
     model = ready(built, None, "cpu")
-    makers = models.makers(model, tmp_path, settings)
-    chosen = {name: makers[name] for name in models.IMPLS if not models.missing(name, "cpu")}
+    loaders = models.loaders(model, tmp_path, settings)
+    chosen = {name: loaders[name] for name in models.IMPLS if not models.missing(name, "cpu")}
     (found,) = measure(chosen, [make_system("water", 24)], settings, exact(model, settings))
     assert found["refused"] == []
     assert [row["impl"] for row in found["rows"]] == list(chosen)

@@ -149,13 +149,13 @@ def test_one_that_fails_does_not_stop_the_others() -> None:
                 raise self.fails("broken")
             return {"energy": np.ones(1), "forces": np.full((3, 3), 2.0)}
 
-    makers = {
+    loaders = {
         "original": lambda: lambda atoms: Step(),
         "oeq": lambda: lambda atoms: Step(AssertionError),
         "cueq": lambda: Step(KeyError)(),  # type: ignore[dict-item]
         "engine": lambda: lambda atoms: Step(MemoryError),
     }
-    small, large = measure(makers, [water_box(1), water_box(2)], Settings(repeats=1))  # type: ignore[arg-type]
+    small, large = measure(loaders, [water_box(1), water_box(2)], Settings(repeats=1))  # type: ignore[arg-type]
     assert [row["impl"] for row in large["rows"]] == ["original"]
     reasons = {one["impl"]: one["reason"] for one in large["refused"]}
     assert reasons == {

@@ -83,13 +83,13 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert main(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / mdcg.__version__}\n"
     assert main(["cache", "size"]) == 0
-    assert capsys.readouterr().out == "1 kernels, 2.0 MB\n"
+    assert capsys.readouterr().out == "1 compiled files, 2.0 MB\n"
     assert main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out == "deleted 1 kernels, 2.0 MB\n"
+    assert capsys.readouterr().out == "deleted 1 compiled files, 2.0 MB\n"
     assert not folder.exists()
     assert other.read_text() == "precious"
     assert main(["cache", "size"]) == 0
-    assert capsys.readouterr().out == "0 kernels, 0.0 MB\n"
+    assert capsys.readouterr().out == "0 compiled files, 0.0 MB\n"
 
 
 def test_a_cache_that_keeps_nothing(
