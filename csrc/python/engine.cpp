@@ -366,7 +366,6 @@ void register_engine(py::module_& m) {
     property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });
     property("fixed_inputs", [](Evaluator e) { return e.info().fixed_inputs; });
     property("r_max", [](Evaluator e) { return e.info().r_max; });
-    property("architecture", [](Evaluator e) { return e.info().architecture; });
     property("model_class", [](Evaluator e) { return e.info().model_class; });
     property("dtype",
              [](Evaluator e) { return e.info().double_precision ? "float64" : "float32"; });
