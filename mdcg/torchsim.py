@@ -41,19 +41,15 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     package : path
         A package (``.mdcg``) that ``mdcg-patch`` wrote.
     device : torch.device or str, optional
-        Where the tensors of states are and the package is evaluated; None: the first GPU, or
-        without one the CPU.
+        Device of the tensors of states, on which the package is evaluated; None is the first GPU,
+        or the CPU where there is none.
     dtype : torch.dtype, optional
-        Of the tensors of states and results, None: that of the package. With torch.float64 a
-        float32 package sees positions that are not rounded.
+        Type of the tensors of states and results; None is the package's. With torch.float64 a
+        float32 package reads positions that are not rounded.
     compute_forces, compute_stress : bool
         What `forward` computes beside energies.
-    kernels : str
-        As of :class:`~mdcg.MDCGCalculator`, like the next two.
-    threads : int, optional
-        Of the CPU.
-    precision : str, optional
-        Of products on a GPU.
+    kernels, threads, precision : optional
+        See :class:`~mdcg.MDCGCalculator`.
 
     Raises
     ------

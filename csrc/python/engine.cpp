@@ -41,7 +41,7 @@ double* new_array(const py::dict& out, const char* name, std::vector<py::ssize_t
     return values.mutable_data();
 }
 
-// What a handler of signals raised, KeyboardInterrupt for one.
+// The exception that a signal handler of Python raised, such as KeyboardInterrupt.
 struct PythonSignal : mdcg::Interrupted {
     py::error_already_set error;
 };
@@ -182,7 +182,6 @@ public:
         return out;
     }
 
-    // With `addresses` positions are there, and results go there, in the memory of the device.
     py::dict evaluate_batch(const Longs& first_node, const Integers& types,
                             const std::optional<Doubles>& positions,
                             const std::optional<Doubles>& cells,
@@ -256,7 +255,7 @@ private:
     std::unique_ptr<mdcg::Evaluator> evaluator_;
     mdcg::ForkAwareMutex mutex_;
     std::atomic<std::thread::id> owner_{};
-    mdcg::ListNumbers given_;  // of the arrays of edges last evaluated
+    mdcg::ListNumbers given_;  // numbers of the list that was made of arrays in the last call
 };
 
 }  // namespace

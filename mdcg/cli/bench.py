@@ -17,17 +17,18 @@ from ._common import UsageError, names, positive_integer, require_package
 
 _MODEL_HELP = """\
 Time energy and forces of a model on this machine: the original checkpoint, the patched model, and
-the engine, in turns in one process. The neighbour list is made before and not counted. The engine
-takes positions from the host at every step and returns results to it, as in dynamics. A package
-(.mdcg) is timed with the engine alone and needs no torch. On a GPU the clock is the host's and each
-step is waited for. An implementation that runs out of GPU memory is left out at that size."""
+the engine, in turns in one process. The neighbour list is made beforehand and not counted. In each
+step the engine takes positions from the host and returns results to it, as in dynamics. A package
+(.mdcg) is timed in the engine alone, without torch. On a GPU each step is waited for, and timed by
+the host's clock. An implementation that runs out of GPU memory is left out at that size."""
 
 _LAMMPS_HELP = """\
-Time pair_style mdcg in the installed LAMMPS, one thread per rank, on a GPU one device per rank, and
-the engine alone in this process. Milliseconds per step, of one rank on average: the pair style, in
-it the exchange of rows between layers, LAMMPS' communication, and what a new neighbour list costs:
-making it, and the pair time of that step beyond that of others. dE/atom: the largest difference of
-the potential energy from that on one rank, eV per atom (with --weak, of the first step)."""
+Time pair_style mdcg in the installed LAMMPS, with one thread or one GPU per rank, and the engine
+alone in this process. Times are milliseconds per step, averaged over ranks: the whole step, the
+pair style, the part of it in which ranks exchange rows between layers, LAMMPS' communication, a new
+neighbour list, and what the pair style takes longer in the step with a new list. dE/atom is the
+largest difference of the potential energy from that on one rank, in eV per atom (with --weak, of
+the first step)."""
 
 _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
@@ -49,7 +50,12 @@ def add_parser(commands: Any) -> None:
     add = add_command(kinds, "lammps", "pair_style mdcg", _LAMMPS_HELP, _bench_lammps).add_argument
     add("package", type=Path, metavar="FILE.mdcg", help="with the elements of the system")
     _system_arguments(add)
-    add("--exchange", choices=("host", "peer"), default="host", help="of rows (default host)")
+    add(
+        "--exchange",
+        choices=("host", "peer"),
+        default="host",
+        help="how ranks exchange rows (default host)",
+    )
     add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
     add("--steps", type=positive_integer, default=10, metavar="N", help="timed steps (default 10)")
@@ -98,7 +104,7 @@ def measuring_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     _system_arguments(add)
     add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
-    add("--dtype", type=names, metavar="DTYPE,...", help="of float32, float64")
+    add("--dtype", type=names, metavar="DTYPE,...", help="float32 or float64 (default: as it is)")
     add("--repeats", type=positive_integer, default=10, metavar="N", help="samples (default 10)")
     add("--threads", type=positive_integer, default=env.threads() or env.usable_cores(),
         metavar="N", help="default: OMP_NUM_THREADS, or all cores")  # fmt: skip
