@@ -26,6 +26,7 @@ _IMPLS = {
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "mdcg": ("mdcg", "#1f5fa8", "o"),
+    "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
 }
 _OWN = ("engine", "mdcg", "patched")
 _PEERS = ("original", "oeq", "cueq", "fastmace")

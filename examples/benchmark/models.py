@@ -19,7 +19,7 @@ from ase.data import chemical_symbols
 
 from mdcg.bench import checkpoint
 from mdcg.bench.checkpoint import TorchStep
-from mdcg.bench.model import Loader, Settings, measure
+from mdcg.bench.model import EngineStep, Loader, Settings, measure
 from mdcg.cli.bench import add_command, make_systems, model_arguments, show_models, start
 from mdcg.patch import is_nequip
 from mdcg.patch._frameworks import default_dtype, import_mace
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     """Time models and print a table for each structure."""
     for name in options.model:
         require_model(name)
-    wanted = options.impl or IMPLS
+    wanted = options.impl or IMPLS[:-1]
     if unknown := set(wanted) - set(IMPLS):
         known = ", ".join(IMPLS)
         raise ValueError(f"implementation {unknown.pop()!r} is unknown, expected one of {known}")
@@ -201,7 +201,11 @@ def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[st
     def peer(name: str) -> partial[TorchStep]:
         return partial(TorchStep, converted(name, model, settings.device), settings)
 
-    own = checkpoint.loaders(model, folder, settings)
+    def exact() -> partial[EngineStep]:
+        package = checkpoint.convert(model, folder / "exact.mdcg", settings, "exact")
+        return partial(EngineStep, package, settings)
+
+    own = checkpoint.loaders(model, folder, settings) | {"engine-exact": exact}
     return {**own, **{name: partial(peer, name) for name in PEERS}}
 
 
