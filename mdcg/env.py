@@ -1,8 +1,9 @@
-"""Environment variables of mdcg, read when they are needed and nowhere else."""
+"""Environment variables of mdcg, read when they are needed and nowhere else; the processor."""
 
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,3 +117,16 @@ def debug() -> bool:
 def jit_disabled() -> bool:
     """Return whether ``MDCG_DISABLE_JIT`` is on."""
     return _flag("MDCG_DISABLE_JIT")
+
+
+def cpu_name() -> str:
+    """Return the name of the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

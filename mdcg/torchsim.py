@@ -41,19 +41,15 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     package : path
         A package (``.mdcg``) that ``mdcg-patch`` wrote.
     device : torch.device or str, optional
-        Where the tensors of states are and the package is evaluated; None: the first GPU, or
-        without one the CPU.
+        Device of the tensors of states, on which the package is evaluated; None is the first GPU,
+        or the CPU where there is none.
     dtype : torch.dtype, optional
-        Of the tensors of states and results, None: that of the package. With torch.float64 a
-        float32 package sees positions that are not rounded.
+        Type of the tensors of states and results; None is the package's. With torch.float64 a
+        float32 package reads positions that are not rounded.
     compute_forces, compute_stress : bool
         What `forward` computes beside energies.
-    kernels : str
-        As of :class:`~mdcg.MDCGCalculator`, like the next two.
-    threads : int, optional
-        Of the CPU.
-    precision : str, optional
-        Of products on a GPU.
+    kernels, threads, precision : optional
+        See :class:`~mdcg.MDCGCalculator`.
 
     Raises
     ------
@@ -104,7 +100,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         self._types = types_by_number(self._engine.type_names)
-        # of the last state: atomic numbers, systems of atoms, and what the engine is told of them
+        # of the last state: atomic numbers and systems of atoms, and what the engine gets for them
         self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
         self._first_node = np.zeros(1, np.int64)
         self._node_types = np.zeros(0, np.int32)
@@ -166,7 +162,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         self._check(positions, "positions")
         self._check(cell, "cell")
         check_fixed_inputs(self._engine.fixed_inputs, given, self._package)
-        self._take(given["atomic_numbers"], given.get("system_idx"), len(positions))
+        self._set_composition(given["atomic_numbers"], given.get("system_idx"), len(positions))
         systems = len(self._first_node) - 1
         if cell.shape != (systems, 3, 3):
             raise ValueError(
@@ -205,8 +201,10 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 "the state with model.dtype, or the model with another dtype"
             )
 
-    def _take(self, numbers: torch.Tensor, systems: torch.Tensor | None, count: int) -> None:
-        """Keep the composition of a state; it is read again only where it has changed."""
+    def _set_composition(
+        self, numbers: torch.Tensor, systems: torch.Tensor | None, count: int
+    ) -> None:
+        """Read elements and systems of the atoms, unless they are those of the last state."""
         if systems is None:
             systems = torch.zeros_like(numbers)
         if self._seen is not None and all(

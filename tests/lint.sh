@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Lints the tree:  bash tests/lint.sh [STEP ...]
 #
-#   ruff format mypy clang-format codespell numpydoc stubtest   (these, side by side, are the default)
+#   ruff format mypy clang-format codespell numpydoc   (these, side by side, are the default)
 #   tidy [FILE.cpp ...]   clang-tidy of these files or of all of csrc; takes minutes
 #
 # The tools are those of the group "lint" in pyproject.toml, in PATH or in the environment VENV.
-# mypy and stubtest need mdcg with torch and ASE installed there.
+# mypy needs mdcg with torch and ASE installed there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repo=$PWD
@@ -14,16 +14,15 @@ cpp=$(find csrc mdcg lammps_plugin tests/emulator tests/internals -name '*.[ch]p
 
 step_ruff() { ruff check --output-format=concise .; }
 step_format() { ruff format --check --diff .; }
-step_mypy() { mypy --strict mdcg; }
+# The types of the compiled core are those of the installed module, imported outside of the tree.
+step_mypy() {
+    (cd "${TMPDIR:-/tmp}" && python -m pybind11_stubgen mdcg._core --output-dir "$repo")
+    mypy --strict mdcg
+}
 # shellcheck disable=SC2086  # names without spaces
 step_clang-format() { clang-format --dry-run -Werror $cpp; }
 step_codespell() { codespell; }
 step_numpydoc() { find mdcg -name '*.py' -exec numpydoc lint --config . {} +; }
-# Outside of the tree, whose sources have no compiled core.
-step_stubtest() {
-    cd "${TMPDIR:-/tmp}" && python -m mypy.stubtest mdcg._core --concise --ignore-unused-allowlist \
-        --allowlist "$repo/tests/stubtest.txt"
-}
 step_tidy() {
     local json omp
     json=$(python -c 'import nlohmann_json; print(nlohmann_json.get_include())')
@@ -39,7 +38,7 @@ if [ "${1:-}" = tidy ]; then
     shift && step_tidy "$@"
     exit
 fi
-[ $# -gt 0 ] || set -- mypy ruff format clang-format codespell numpydoc stubtest
+[ $# -gt 0 ] || set -- mypy ruff format clang-format codespell numpydoc
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 status=0 jobs=()

@@ -41,7 +41,7 @@ double* new_array(const py::dict& out, const char* name, std::vector<py::ssize_t
     return values.mutable_data();
 }
 
-// What a handler of signals raised, KeyboardInterrupt for one.
+// The exception that a signal handler of Python raised, such as KeyboardInterrupt.
 struct PythonSignal : mdcg::Interrupted {
     py::error_already_set error;
 };
@@ -182,7 +182,6 @@ public:
         return out;
     }
 
-    // With `addresses` positions are there, and results go there, in the memory of the device.
     py::dict evaluate_batch(const Longs& first_node, const Integers& types,
                             const std::optional<Doubles>& positions,
                             const std::optional<Doubles>& cells,
@@ -256,7 +255,7 @@ private:
     std::unique_ptr<mdcg::Evaluator> evaluator_;
     mdcg::ForkAwareMutex mutex_;
     std::atomic<std::thread::id> owner_{};
-    mdcg::ListNumbers given_;  // of the arrays of edges last evaluated
+    mdcg::ListNumbers given_;  // numbers of the list that was made of arrays in the last call
 };
 
 }  // namespace
@@ -278,8 +277,9 @@ void register_engine(py::module_& m) {
         py::arg("path"));
     m.def(
         "check_package_bytes",
-        [](const std::string& data, const std::string& name) {
-            const auto package = mdcg::Package::parse(data, name, mdcg::Package::Kind::model);
+        [](const py::bytes& data, const std::string& name) {
+            const auto package =
+                mdcg::Package::parse(std::string(data), name, mdcg::Package::Kind::model);
             for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
         },
         py::arg("data"), py::arg("name"));
@@ -292,7 +292,7 @@ void register_engine(py::module_& m) {
                 .hex();
         },
         py::arg("data"), py::kw_only(), py::arg("plain") = false);
-    py::class_<PyModel> model(m, "Model");
+    py::class_<PyModel> model(m, "Model", "A package, opened; threads take it in turns.");
     model
         .def(py::init([](const std::variant<std::string, const PyModel*>& package,
                          const std::string& device, const std::string& kernels, int threads,
@@ -314,18 +314,30 @@ void register_engine(py::module_& m) {
              py::arg("skin") = mdcg::EvaluatorOptions().skin, py::arg("precision") = "",
              py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
              py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff,
-             py::call_guard<py::gil_scoped_release>())
-        .def("evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
-             py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
-             py::arg("edges") = py::none(), py::arg("same_edges") = false,
-             py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
-             py::arg("virials") = false, py::arg("descriptors") = false,
-             py::arg("energy_weights") = py::none())
-        .def("evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
-             py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
-             py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
-             py::arg("virials") = false, py::arg("descriptors") = false,
-             py::arg("addresses") = std::map<std::string, std::uintptr_t>())
+             py::call_guard<py::gil_scoped_release>(),
+             "Open a package, or with `dispersion` the dispersion that it holds. A model in place "
+             "of a path is one whose package is opened once more, as it was read then.")
+        .def(
+            "evaluate", &PyModel::evaluate, py::arg("positions"), py::arg("types"), py::kw_only(),
+            py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},
+            py::arg("edges") = py::none(), py::arg("same_edges") = false,
+            py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
+            py::arg("virials") = false, py::arg("descriptors") = false,
+            py::arg("energy_weights") = py::none(),
+            "Return energy (float), energies and what was asked for (arrays) by name. Edges are a "
+            "NeighborList or arrays of sender, receiver and shifts. `same_edges` and `same_shifts` "
+            "say that arrays are those of the last call; a NeighborList says it by itself. With "
+            "`energy_weights`, one for each node, forces and virials are derivatives of the "
+            "weighted sum of energies.")
+        .def(
+            "evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
+            py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
+            py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
+            py::arg("virials") = false, py::arg("descriptors") = false,
+            py::arg("addresses") = std::map<std::string, std::uintptr_t>(),
+            "Evaluate systems that do not interact; energy and virial have a row for each. Without "
+            "`positions` these are read, and the results written, at `addresses` in the memory of "
+            "the model's device, by the names of the results.")
         .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(
@@ -353,7 +365,6 @@ void register_engine(py::module_& m) {
     property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });
     property("fixed_inputs", [](Evaluator e) { return e.info().fixed_inputs; });
     property("r_max", [](Evaluator e) { return e.info().r_max; });
-    property("architecture", [](Evaluator e) { return e.info().architecture; });
     property("model_class", [](Evaluator e) { return e.info().model_class; });
     property("dtype",
              [](Evaluator e) { return e.info().double_precision ? "float64" : "float32"; });

@@ -213,7 +213,8 @@ PYBIND11_MODULE(_core, m) {
         },
         py::arg("function"), py::arg("arg"), py::arg("round_ptr"), py::arg("num_rounds"),
         py::arg("num_threads"), py::arg("scratch_bytes"));
-    m.def("arrays_agree", &arrays_agree, py::arg("one"), py::arg("other"), py::arg("tolerance"));
+    m.def("arrays_agree", &arrays_agree, py::arg("one"), py::arg("other"), py::arg("tolerance"),
+          "Return whether arrays have the same shape and, up to the tolerance, the same numbers.");
     m.def(
         "wigner_3j",
         [](int l1, int l2, int l3) {

@@ -50,10 +50,13 @@ std::string update(SharedList& self, const Doubles& positions, const std::option
 void register_neighbors(py::module_& m) {
     py::register_exception<mdcg::GeometryError>(m, "GeometryError", PyExc_ValueError);
     using Held = SharedList::Held;
-    py::class_<SharedList> shared(m, "NeighborList");
+    py::class_<SharedList> shared(m, "NeighborList",
+                                  "Directed edges up to cutoff + skin, sorted by receiver, sender "
+                                  "and cell; arrays are copies.");
     shared.def(py::init<double, double>(), py::arg("cutoff"), py::arg("skin"))
         .def("update", &update, py::arg("positions"), py::arg("cell"), py::arg("periodic"),
-             py::arg("threads") = 0)
+             py::arg("threads") = 0,
+             "Return what has changed: \"none\", \"shifts\" (with the cell) or \"edges\".")
         .def("reset", [](SharedList& self) { Held(self)->reset(); })
         .def("release", [](SharedList& self) { Held(self)->release(); })
         .def("cell_shifts", [](SharedList& self) {

@@ -20,7 +20,8 @@ void register_cuda(py::module_& m) {
              }),
              py::arg("device"), py::arg("cubin"))
         .def("function", &mdcg::DeviceModule::function, py::arg("name"), py::arg("shared_bytes"))
-        .def("resources", &mdcg::DeviceModule::resources, py::arg("function"))
+        .def("resources", &mdcg::DeviceModule::resources, py::arg("function"),
+             "Return registers and bytes of local memory per thread, and static shared memory.")
         .def("launch", &mdcg::DeviceModule::launch, py::arg("function"), py::arg("blocks"),
              py::arg("threads"), py::arg("shared_bytes"), py::arg("stream"), py::arg("arguments"),
              py::arg("early") = false, py::call_guard<py::gil_scoped_release>());
@@ -28,6 +29,10 @@ void register_cuda(py::module_& m) {
     m.def(
         "cuda_compute_capability", [](int device) { return mdcg::compute_capability(device); },
         py::arg("device"));
-    m.def("cuda_driver_version", [] { return mdcg::driver_version(); });
-    m.def("cuda_available_version", &mdcg::available_driver_version);
+    m.def("cuda_device_name", &mdcg::device_name, py::arg("device"));
+    m.def(
+        "cuda_driver_version", [] { return mdcg::driver_version(); },
+        "Return the version of CUDA that the driver is made for, as 1000 * major + 10 * minor.");
+    m.def("cuda_available_version", &mdcg::available_driver_version,
+          "Return the same without starting the driver; 0 where there is none.");
 }

@@ -15,9 +15,11 @@ void register_neighbors(pybind11::module_& m);
 template <typename Error, typename Number>
 void register_error(pybind11::module_& m, const std::string& name, const char* attribute,
                     Number (Error::*number)() const) {
-    static PyObject* const type =
-        PyErr_NewException(("mdcg._core." + name).c_str(), PyExc_RuntimeError, nullptr);
     static const char* const key = attribute;
+    pybind11::dict attributes;
+    attributes[key] = 0;
+    static PyObject* const type =
+        PyErr_NewException(("mdcg._core." + name).c_str(), PyExc_RuntimeError, attributes.ptr());
     static Number (Error::* const get)() const = number;
     m.attr(name.c_str()) = pybind11::reinterpret_borrow<pybind11::object>(type);
     pybind11::register_exception_translator([](std::exception_ptr pointer) {

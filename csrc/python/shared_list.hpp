@@ -17,8 +17,8 @@ public:
         if (mutex_.is_orphaned()) (void)list_.release();  // it may be half made
     }
 
-    // The list, as long as this object is there. Nobody waits for it with the interpreter's lock,
-    // which its holder may need.
+    // Locks the list while this object exists. Waiting releases the interpreter's lock, which the
+    // holder may need.
     class Held {
     public:
         explicit Held(SharedList& shared)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,20 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.collections import g2
 
+from mdcg import MDCGCalculator, Package
+from mdcg.bench import checkpoint
+from mdcg.bench.model import Settings
+from mdcg.cli._common import names
+from mdcg.cli.bench import add_command
 from mdcg.patch._frameworks import default_dtype
+
+from .models import load, require_model, tell_skipped
+
+_HELP = """\
+Time energies and forces of molecules and crystals of 8 to 60 atoms: mdcg's calculator one by one,
+its `batch`, mdcg as a model of TorchSim, and TorchSim's own MACE model (with cuEquivariance on a
+GPU) at the best size of its batches. Lists of neighbours are part of the time; TorchSim's states
+are made beforehand."""
 
 _FEWEST_ATOMS, _MOST_ATOMS = 8, 60
 _VACUUM = 8.0  # Å around molecules: TorchSim's states are periodic as a whole, or not at all
@@ -64,8 +79,6 @@ def structures(count: int, symbols: Sequence[str], seed: int = 0) -> list[Atoms]
 
 
 def _one_by_one(task: Task) -> Iterator[Callable[[], np.ndarray]]:
-    from mdcg import MDCGCalculator
-
     calc = MDCGCalculator(task.package, device=task.device)
 
     def run() -> np.ndarray:
@@ -79,8 +92,6 @@ def _one_by_one(task: Task) -> Iterator[Callable[[], np.ndarray]]:
 
 
 def _batch(task: Task) -> Iterator[Callable[[], np.ndarray]]:
-    from mdcg import MDCGCalculator
-
     calc = MDCGCalculator(task.package, device=task.device)
     yield lambda: np.array([found["energy"] for found in calc.batch(task.images)])
 
@@ -159,3 +170,45 @@ def measure(program: str, task: Task, repeats: int) -> dict[str, Any]:
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
     return {"program": program, "seconds": best, "energies": energies}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command ``batch``."""
+    text = "time many small structures at once beside TorchSim"
+    add = add_command(commands, "batch", text, _HELP, run).add_argument
+    add("model", metavar="MODEL", help="of MACE, as in `model`")
+    add("--structures", type=int, default=1000, help="default 1000")
+    add("--repeats", type=int, default=3, help="the fastest counts (default 3)")
+    add("--dtype", choices=("float32", "float64"), default="float32")
+    add("--device", choices=("cpu", "cuda"), default="cuda")
+    add("--impl", type=names, metavar="NAME,...", help=", ".join(PROGRAMS))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Time each program and print a line for it."""
+    if unknown := set(options.impl or ()) - set(PROGRAMS):
+        known = ", ".join(PROGRAMS)
+        raise ValueError(f"program {unknown.pop()!r} is unknown, expected one of {known}")
+    require_model(options.model)
+    reasons = {name: missing(name, options.device) for name in PROGRAMS}
+    tell_skipped(reasons)
+    model = load(options.model, options.dtype, options.device)
+    with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
+        settings = Settings(device=options.device)
+        package = checkpoint.convert(model, Path(folder) / "model.mdcg", settings)
+        images = structures(options.structures, Package.open(package).manifest["type_names"])
+        atoms, want = sum(map(len, images)), None
+        print(f"{len(images)} structures, {atoms:,} atoms, {options.dtype}, {options.device}")
+        task = Task(model, package, images, options.device)
+        for name in options.impl or PROGRAMS:
+            if reasons[name] is not None:
+                continue
+            row = measure(name, task, options.repeats)
+            want = row["energies"] if want is None else want
+            error = np.abs((row["energies"] - want) / list(map(len, images))).max()
+            each = 1e3 * row["seconds"] / len(images)
+            print(
+                f"{name:14} {each:9.4f} ms per structure {each * len(images) * 1e3 / atoms:9.3f} "
+                f"us per atom, energies to {error:.0e} eV per atom",
+                flush=True,
+            )

@@ -179,8 +179,6 @@ def find_cases(patterns: Sequence[str]) -> list[Case]:
     for pattern in patterns:
         hits = [name for name in CASES if pattern == "all" or fnmatchcase(name, pattern)]
         if not hits:
-            raise ValueError(
-                f"case {pattern!r} is unknown, expected one of {', '.join(CASES)}: see --list"
-            )
+            raise ValueError(f"case {pattern!r} is unknown, expected one of {', '.join(CASES)}")
         wanted.update(hits)
     return [case for name, case in CASES.items() if name in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,37 +10,54 @@ from pathlib import Path
 from typing import Any
 
 from mdcg.bench.report import format_number
+from mdcg.cli.bench import add_command
+
+from .models import NAMES
 
 Row = Mapping[str, Any]
 Place = tuple[str, str, str, int]  # system, model, dtype, atoms
 
-_MODELS = (
-    *("small", "medium", "large", "off-medium", "mpa-medium"),
-    *("nequip-s", "nequip-m", "nequip-l", "nequip-xl"),
-)
 # In the order of columns and of drawing: name, colour, marker.
 _IMPLS = {
     "original": ("e3nn", "#8c8c8c", "s"),
     "oeq": ("OpenEquivariance", "#d28b26", "^"),
     "cueq": ("cuEquivariance", "#5b9a3c", "D"),
     "fastmace": ("FastMACE", "#b5523b", "X"),
-    "compiled": ("compiled", "#b8b8b8", "p"),
-    "compiled-oeq": ("compiled, OpenEquivariance", "#e5b567", "h"),
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "mdcg": ("mdcg", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
-    "engine-tf32": ("engine, TF32", "#4fa3a5", "<"),
-    "engine-bf16": ("engine, bfloat16", "#a3b93c", ">"),
 }
 _OWN = ("engine", "mdcg", "patched")
-_PEERS = ("original", "oeq", "cueq", "fastmace", "compiled", "compiled-oeq")
+_PEERS = ("original", "oeq", "cueq", "fastmace")
 _PACKAGES = {
     "original": "e3nn",
     "cueq": "cuequivariance",
     "oeq": "openequivariance",
     "fastmace": "fastmace",
 }
+
+
+def add_parser(commands: Any) -> None:
+    """Add the commands ``table`` and ``plot``."""
+    text = "print results of `model` or `dynamics` as Markdown; later files replace earlier ones"
+    table = add_command(commands, "table", text, text, run)
+    text = "draw results of `model` or `dynamics` for one model against the number of atoms"
+    plot = add_command(commands, "plot", text, text, run)
+    for one in (table, plot):
+        one.add_argument("results", nargs="+", metavar="RESULT.json")
+    plot.add_argument("-o", "--output", required=True, metavar="FILE", help=".svg, .png or .pdf")
+    plot.add_argument("--model", metavar="MODEL", help="default: the one with most sizes")
+    plot.add_argument("--dtype", help="default: the one with most sizes")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table or draw."""
+    found = read_results(options.results)
+    if options.command == "table":
+        print(markdown_table(found))
+    else:
+        draw(options.output, found, options.model, options.dtype)
 
 
 @dataclass
@@ -60,7 +78,7 @@ class Results:
     def places(self) -> list[Place]:
         """All models and sizes: known models first, files as they come, sizes ascending."""
         found = list(dict.fromkeys((*self.rows, *self.refused)))
-        known = [*_MODELS, *(place[1] for place in found)]
+        known = [*NAMES, *(place[1] for place in found)]
         return sorted(found, key=lambda place: (known.index(place[1]), place[0], *place[2:]))
 
     def milliseconds(self, place: Place, impl: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 import warnings
@@ -13,8 +14,26 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import numpy as np
 from ase import Atoms, units
+from ase.md.verlet import VelocityVerlet
+
+from mdcg import MDCGCalculator, env
+from mdcg.bench import checkpoint
+from mdcg.bench.model import Settings
+from mdcg.bench.report import document, write_json
+from mdcg.bench.timing import torch_cuda
+from mdcg.cli._common import names
+from mdcg.cli.bench import add_command
+
+from .models import tell_skipped
+
+_HELP = """\
+Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package in
+ASE's VelocityVerlet, and FastMACE in its own loop on the device. Milliseconds per step, with the
+integrator and neighbour lists; loading, compiling and 200 steps before are not counted. Use a
+trained model and a structure near equilibrium: where atoms fly apart, each step makes a list."""
 
 _WARM_UP = 200  # steps before those that are timed
 
@@ -30,10 +49,10 @@ class Run:
     timestep: float
 
 
-def with_velocities(atoms: Atoms, copies: int, temperature: float) -> Atoms:
-    """Return a repeated structure with random velocities that leave it where it is."""
+def with_velocities(atoms: Atoms, copies: int) -> Atoms:
+    """Return a repeated structure with random velocities of 300 K that leave it where it is."""
     atoms = atoms.repeat((copies,) * 3)
-    spread = np.sqrt(units.kB * temperature / atoms.get_masses())[:, None]
+    spread = np.sqrt(units.kB * 300.0 / atoms.get_masses())[:, None]
     velocities = spread * np.random.default_rng(1).normal(size=(len(atoms), 3))
     momenta = velocities * atoms.get_masses()[:, None]
     atoms.set_velocities(velocities - momenta.sum(axis=0) / atoms.get_masses().sum())
@@ -41,15 +60,9 @@ def with_velocities(atoms: Atoms, copies: int, temperature: float) -> Atoms:
 
 
 def _mdcg(run: Run) -> float:
-    from ase.md.verlet import VelocityVerlet
-
-    from mdcg import MDCGCalculator
-    from mdcg.bench.checkpoint import convert, load, ready
-    from mdcg.bench.model import Settings
-
     with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
-        model = ready(load(str(run.checkpoint)), "float32", "cpu")
-        package = convert(model, Path(folder) / "model.mdcg", Settings())
+        model = checkpoint.ready(checkpoint.load(str(run.checkpoint)), "float32", "cpu")
+        package = checkpoint.convert(model, Path(folder) / "model.mdcg", Settings())
         run.atoms.calc = MDCGCalculator(package, device=run.device)
     dynamics = VelocityVerlet(run.atoms, run.timestep * units.fs)
     dynamics.run(_WARM_UP)
@@ -98,3 +111,47 @@ def measure(program: str, run: Run) -> dict[str, Any]:
         seconds = pool.submit(_PROGRAMS[program], run).result()
     row = {"impl": program, "dtype": "float32", "atoms": len(run.atoms), "steps": run.steps}
     return {**row, "seconds": {"median": seconds}, "peak_bytes": None}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command ``dynamics``."""
+    text = "time dynamics beside FastMACE"
+    add = add_command(commands, "dynamics", text, _HELP, run).add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of MACE")
+    add("structure", type=Path, metavar="STRUCTURE", help="any file that ASE reads")
+    add("--copies", type=names, default=["1", "3"], metavar="N,...",
+        help="repeats the structure so often along each axis (default 1,3)")  # fmt: skip
+    add("--steps", type=int, default=2000, help="default 2000")
+    add("--timestep", type=float, default=0.5, help="fs (default 0.5)")
+    add("--device", choices=("cpu", "cuda"), default="cuda")
+    add("--impl", type=names, metavar="NAME,...", help=", ".join(PROGRAMS))
+    add("--json", metavar="FILE", help="write all numbers")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Time each program and print a line for it."""
+    if unknown := set(options.impl or ()) - set(PROGRAMS):
+        known = ", ".join(PROGRAMS)
+        raise ValueError(f"program {unknown.pop()!r} is unknown, expected one of {known}")
+    for file in (options.checkpoint, options.structure):
+        if not file.is_file():
+            raise ValueError(f"{file} does not exist: check the path")
+    reasons = {name: missing(name, options.device) for name in PROGRAMS}
+    tell_skipped(reasons)
+    structure = ase.io.read(options.structure)
+    shared = {"model": options.checkpoint.stem, "system": options.structure.stem}
+    kept = {"device": options.device, "threads": env.threads() or "all"}
+    for name in ("copies", "steps", "timestep"):
+        kept[name] = getattr(options, name)
+    result = document("dynamics", kept, torch_cuda())
+    for copies in options.copies:
+        atoms = with_velocities(structure, int(copies))
+        task = Run(options.checkpoint, atoms, options.device, options.steps, options.timestep)
+        for name in options.impl or PROGRAMS:
+            if reasons[name] is None:
+                row = measure(name, task)
+                milliseconds = 1e3 * row["seconds"]["median"]
+                print(f"{name:10} {row['atoms']:>9,} atoms {milliseconds:9.4f} ms/step", flush=True)
+                result["rows"].append({**shared, **row})
+                if options.json:
+                    write_json(options.json, result)

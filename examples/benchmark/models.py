@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,17 +15,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from ase import Atoms
 from ase.data import chemical_symbols
 
 from mdcg.bench import checkpoint
 from mdcg.bench.checkpoint import TorchStep
-from mdcg.bench.model import EngineStep, Maker, Settings
+from mdcg.bench.model import EngineStep, Loader, Settings, measure
+from mdcg.cli.bench import add_command, make_systems, model_arguments, show_models, start
 from mdcg.patch import is_nequip
 from mdcg.patch._frameworks import default_dtype, import_mace
 from mdcg.patch.nequip_files import nequip_state
 
-from .compiled import compiled
+_HELP = """\
+Time energy and forces of models as `python -m mdcg bench model` does, beside the models as mace or
+NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq). MODEL is small, medium or
+large (random weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23 and
+MACE-MPA-0), nequip-s, -m, -l or -xl (those of NequIP's foundation models) or a checkpoint."""
 
 # Sizes of the MACE-MP-0 models, all of whose layers have 128 channels.
 SIZES = {"small": "128x0e", "medium": "128x0e+128x1o", "large": "128x0e+128x1o+128x2e"}
@@ -45,18 +52,78 @@ VARIANTS: dict[str, dict[str, Any]] = {
 NEQUIP_PRESETS = {"nequip-s": "S", "nequip-m": "M", "nequip-l": "L", "nequip-xl": "XL"}
 NAMES = (*SIZES, *VARIANTS, *NEQUIP_PRESETS)
 
-# Implementations by name: modules that they need, and NequIP's own name of the acceleration.
+# Other packages by name: modules that they need, and NequIP's own name of the acceleration.
 PEERS = {
     "cueq": (("cuequivariance_torch", "cuequivariance_ops_torch"), "enable_CuEquivariance"),
     "oeq": (("openequivariance",), "enable_OpenEquivariance"),
 }
-PRECISIONS = ("tf32", "bf16")
-# Variants of the engine: radial networks not tabulated; and reduced precision for float32 packages
-# on GPUs.
-ENGINES = ("engine-exact", *(f"engine-{name}" for name in PRECISIONS))
-# The original, or NequIP's model with OpenEquivariance, as its own package compiles it.
-COMPILED = ("compiled", "compiled-oeq")
-IMPLS = ("original", *PEERS, *COMPILED, "patched", "engine", *ENGINES)
+#: The last one evaluates radial networks as they are; it runs only where --impl names it.
+IMPLS = ("original", *PEERS, "patched", "engine", "engine-exact")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the commands ``model`` and ``package``."""
+    model = add_command(commands, "model", "time whole models beside others", _HELP, run)
+    model.add_argument("model", nargs="+", metavar="MODEL", help="by name, or a checkpoint")
+    model_arguments(model)
+    text = "convert a model with random weights, for `mdcg bench lammps`"
+    package = add_command(commands, "package", text, text, write_package)
+    package.add_argument("model", metavar="MODEL", help="as in `model`")
+    package.add_argument("-o", "--output", required=True, type=Path, metavar="FILE.mdcg")
+    package.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Time models and print a table for each structure."""
+    for name in options.model:
+        require_model(name)
+    wanted = options.impl or IMPLS[:-1]
+    if unknown := set(wanted) - set(IMPLS):
+        known = ", ".join(IMPLS)
+        raise ValueError(f"implementation {unknown.pop()!r} is unknown, expected one of {known}")
+    reasons = {impl: missing(impl, options.device) for impl in wanted}
+    systems = make_systems(options)
+    settings = Settings.of(options)
+    result = start(options)
+    tell_skipped(reasons)
+    code = 0
+    for name in options.model:
+        for dtype in options.dtype or (None,):
+            print(f"  … {name}", file=sys.stderr, flush=True)
+            model = load(name, dtype, options.device)
+            exact = checkpoint.exact(model, settings)
+            with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
+                found = loaders(model, Path(folder), settings)
+                chosen = {impl: found[impl] for impl in wanted if reasons[impl] is None}
+                sections = measure(chosen, systems, settings, exact)
+                code = show_models(options, result, Path(name).name, sections)
+    return code
+
+
+def write_package(options: argparse.Namespace) -> None:
+    """Write a model as a package."""
+    require_model(options.model)
+    checkpoint.convert(load(options.model, options.dtype, "cpu"), options.output, Settings())
+
+
+def require_model(name: str) -> None:
+    """Raise ValueError unless a model is known by that name or a file."""
+    if name not in NAMES and not Path(name).is_file():
+        raise ValueError(f"model {name!r} is neither {', '.join(NAMES)} nor a file: check the path")
+
+
+def load(name: str, dtype: str | None, device: str) -> torch.nn.Module:
+    """Return a model of :data:`NAMES`, or of a checkpoint, on a device and in a dtype."""
+    known = name in NAMES
+    model = build(name, dtype or "float32") if known else checkpoint.load(name)
+    return checkpoint.ready(model, dtype, device)
+
+
+def tell_skipped(reasons: Mapping[str, str | None]) -> None:
+    """Print what is not measured, and why."""
+    skipped = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
+    if skipped:
+        print(f"not measured: {'; '.join(skipped)}")
 
 
 def build(name: str, dtype: str = "float32") -> torch.nn.Module:
@@ -120,41 +187,26 @@ def build_nequip(preset: str, dtype: str) -> torch.nn.Module:
 
 def missing(impl: str, device: str) -> str | None:
     """Return why an implementation cannot run here, or None."""
-    if (peer := impl.removeprefix("compiled-")) in PEERS:
-        absent = [name for name in PEERS[peer][0] if find_spec(name) is None]
-        if absent:
-            return f"{', '.join(absent)} is not installed"
-        return None if device == "cuda" else "it has kernels for CUDA devices only"
-    if device == "cpu" and impl.removeprefix("engine-") in PRECISIONS:
-        return "it is a choice on CUDA devices only"
-    return None
+    if impl not in PEERS:
+        return None
+    absent = [name for name in PEERS[impl][0] if find_spec(name) is None]
+    if absent:
+        return f"{', '.join(absent)} is not installed"
+    return None if device == "cuda" else "it has kernels for CUDA devices only"
 
 
-def makers(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Maker]:
+def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Loader]:
     """Return functions that make the implementations in :data:`IMPLS`."""
-
-    def variant(name: str) -> partial[EngineStep]:
-        kind = name.removeprefix("engine-")
-        fast = kind in PRECISIONS
-        path = folder / f"{name}.mdcg"
-        package = checkpoint.convert(model, path, settings, None if fast else kind)
-        return partial(EngineStep, package, settings, precision=kind if fast else "")
 
     def peer(name: str) -> partial[TorchStep]:
         return partial(TorchStep, converted(name, model, settings.device), settings)
 
-    def compiled_peer() -> Callable[[Atoms], TorchStep]:
-        if not is_nequip(model):
-            raise ValueError("mace does not compile models with OpenEquivariance and forces")
-        return compiled(converted("oeq", model, settings.device), folder, settings)
+    def exact() -> partial[EngineStep]:
+        package = checkpoint.convert(model, folder / "exact.mdcg", settings, "exact")
+        return partial(EngineStep, package, settings)
 
-    return {
-        **checkpoint.makers(model, folder, settings),
-        **{name: partial(peer, name) for name in PEERS},
-        "compiled": partial(compiled, model, folder, settings),
-        "compiled-oeq": compiled_peer,
-        **{name: partial(variant, name) for name in ENGINES},
-    }
+    own = checkpoint.loaders(model, folder, settings) | {"engine-exact": exact}
+    return {**own, **{name: partial(peer, name) for name in PEERS}}
 
 
 def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:

@@ -64,8 +64,7 @@ class MdcgPeer:
 _ALL: tuple[Any, ...] = (
     E3nnPeer(),
     CueqPeer(),
-    OeqPeer("oeq", deterministic=False),
-    OeqPeer("oeq-det", deterministic=True),
+    OeqPeer(),
     MdcgPeer(),
 )
 PEERS = {peer.name: peer for peer in _ALL}

@@ -123,9 +123,7 @@ def polynomial(problem: ConvProblem) -> Any:
 class OeqPeer:
     """OpenEquivariance: the fused convolution, or ``TensorProduct`` for a batch."""
 
-    def __init__(self, name: str, *, deterministic: bool) -> None:
-        self.name = name
-        self.deterministic = deterministic
+    name = "oeq"
 
     def missing(self, device: str) -> str | None:
         """Return why it cannot run, or None."""
@@ -133,8 +131,6 @@ class OeqPeer:
 
     def prepare(self, layer: Layer, graph: Graph) -> Prepared:
         """Build the convolution; a small case tells in which order its output blocks come."""
-        if self.deterministic and graph.batched:
-            raise UnsupportedProblemError("a batch has no sum: the deterministic mode is the same")
         import openequivariance
 
         kernel = self._kernel(openequivariance, layer, graph)
@@ -181,19 +177,17 @@ class OeqPeer:
         )
         if graph.batched:
             return package.TensorProduct(problem)
-        return package.TensorProductConv(problem, deterministic=self.deterministic)
+        return package.TensorProductConv(problem)
 
     def _function(self, kernel: Any, graph: Graph) -> Convolution:
         # with int32 indices it ends the process
         sender, receiver = graph.sender.long(), graph.receiver.long()
-        transposed = (sender * graph.n_nodes + receiver).argsort(stable=True)
 
         def run(node_feats: Tensor, edge_attrs: Tensor, weights: Tensor) -> Tensor:
             if graph.batched:
                 rows: Tensor = kernel(node_feats, edge_attrs, weights)
                 return rows
-            more = (transposed,) if self.deterministic else ()
-            out: Tensor = kernel(node_feats, edge_attrs, weights, receiver, sender, *more)
+            out: Tensor = kernel(node_feats, edge_attrs, weights, receiver, sender)
             return out
 
         return run

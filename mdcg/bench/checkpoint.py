@@ -17,7 +17,7 @@ from ..patch import load_model, model_info, neighbor_list, patch_model, unpatch_
 from ..patch.hosts import copy_in_dtype, model_batch
 from ..patch.nequip_inputs import as_outputs
 from ..patch.systems import Structure
-from .model import EngineStep, Maker, Settings, type_numbers
+from .model import EngineStep, Loader, Settings, type_numbers
 
 
 class TorchStep:
@@ -67,7 +67,7 @@ def convert(model: torch.nn.Module, path: Path, settings: Settings, radial: Any 
     return path
 
 
-def makers(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Maker]:
+def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Loader]:
     """Return functions that make each implementation of a model; `folder` is for the package."""
 
     def patched() -> Callable[[Atoms], TorchStep]:

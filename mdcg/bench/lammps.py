@@ -49,13 +49,13 @@ neigh_modify every 1 delay 0
 run 3
 """
 _REBUILDS = 3
-# Steps for which a neighbour list is kept, in derived numbers.
+# Steps per neighbour list in derived numbers.
 _KEPT = 20
 
 
 @dataclass(frozen=True)
 class Job:
-    """How LAMMPS runs: options of the command by the same names."""
+    """How LAMMPS runs; fields are named as the options of the command."""
 
     package: Path
     ranks: Sequence[int]
@@ -68,13 +68,18 @@ class Job:
 def measure(atoms: Atoms, job: Job) -> list[dict[str, Any]]:
     """Time one periodic structure on each number of ranks; return a row for each.
 
-    Milliseconds per step, of one rank on average: ``loop``, ``pair``, ``exchange`` (rows between
-    layers, a part of pair; from device to device only what ranks wait for each other), ``comm``
-    (LAMMPS' own), ``neighbor`` (for each list, with the pair time beyond that of other steps in
-    ``rebuild``), ``engine`` (the engine's own time for `atoms` in this process). ``energies``: at
-    the first and the last step, eV per atom. What follows is for a new list every 20 steps:
-    ``ns_day`` at 1 fs, ``outside`` (share of the time outside the pair style) and, where the first
-    number of ranks is 1, ``efficiency`` and ``difference`` (of energies to those with one rank).
+    Milliseconds per step, averaged over ranks:
+
+    - ``loop``: all; ``pair``: the pair style; ``comm``: LAMMPS' own communication.
+    - ``exchange``: the part of ``pair`` in which ranks exchange rows between layers; between
+      devices only the time that they wait for each other.
+    - ``neighbor``: LAMMPS' time for a new list; ``rebuild``: the additional pair time of that step.
+    - ``engine``: the engine's time for the same atoms in this process.
+
+    ``energies`` are those of the first and the last step in eV per atom. With a new list every 20
+    steps, ``ns_day`` is nanoseconds per day at 1 fs and ``outside`` the share of time outside the
+    pair style. Where the first number of ranks is 1, ``efficiency`` and ``difference`` (of
+    energies) compare with one rank.
     """
     plugin = build(find_lammps())
     names = sorted(set(atoms.symbols))

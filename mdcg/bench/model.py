@@ -21,16 +21,16 @@ from .timing import clock_for, free_bytes, interleave, peak_bytes, ratio, releas
 _log = logging.getLogger("mdcg.bench")
 
 IMPLS = ("original", "patched", "engine")
-#: Gives one evaluation of a structure, an object like :class:`EngineStep`.
-Prepared: TypeAlias = Callable[[Atoms], Any]
-#: Loads or converts, once for all structures.
-Maker: TypeAlias = Callable[[], Prepared]
+#: Returns an object like :class:`EngineStep`, which evaluates one structure.
+MakeStep: TypeAlias = Callable[[Atoms], Any]
+#: Loads or converts a model, once for all structures.
+Loader: TypeAlias = Callable[[], MakeStep]
 _Refused: TypeAlias = "list[dict[str, Any]]"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How models are measured: options of the command by the same names."""
+    """How models are measured; fields are named as the options of the command."""
 
     device: str = "cpu"
     threads: int = 1
@@ -57,24 +57,14 @@ class EngineStep:
     """A package in the engine; a call is a step of dynamics whose neighbour list still holds.
 
     Every call takes positions from the host, computes the vectors of the edges, and returns results
-    to the host, in eV and Å. The first call also makes the list. `precision` is that of products
-    with weights on a GPU; empty: that of the package. `skin` (Å) widens the list.
+    to the host, in eV and Å. The first call also makes the list, which `skin` (Å) widens.
     """
 
-    def __init__(
-        self,
-        package: Path,
-        settings: Settings,
-        atoms: Atoms,
-        precision: str = "",
-        skin: float = 0.0,
-    ) -> None:
-        device, threads = settings.device, settings.threads
-        if device == "cuda":
-            device = "cuda:0"
+    def __init__(self, package: Path, settings: Settings, atoms: Atoms, skin: float = 0.0) -> None:
+        device = "cuda:0" if settings.device == "cuda" else settings.device
         with engine_errors():
             self.info = self.model = _core.Model(
-                str(package), device=device, threads=threads, skin=skin, precision=precision
+                str(package), device=device, threads=settings.threads, skin=skin
             )
         self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
         self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
@@ -106,10 +96,10 @@ class EngineStep:
 
 
 def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[str, Any]:
-    """Return one line that says why an implementation was not timed.
+    """Return why an implementation was not timed.
 
     ``failed`` is True for errors of implementations in `own`, except lack of memory and unsupported
-    models. Errors of other packages do not count as failures.
+    models. Errors of other packages are no failures of mdcg.
     """
     reason, failed = str(error), impl.startswith(own)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch
@@ -124,7 +114,7 @@ def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[s
 
 @contextmanager
 def _refusing(impl: str, refused: _Refused) -> Iterator[None]:
-    """Record an error and go on with the other implementations; errors of usage are raised."""
+    """Record an error, so that other implementations go on; raise errors of usage."""
     try:
         yield
     except Exception as error:
@@ -156,22 +146,21 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any], to: str) -> d
 
 
 def measure(
-    makers: Mapping[str, Maker],
+    loaders: Mapping[str, Loader],
     systems: Iterable[Atoms],
     settings: Settings,
-    exact: Prepared | None = None,
+    exact: MakeStep | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Time energy and forces of all implementations side by side, structure by structure.
 
-    The timed span excludes making the neighbour list and converting the structure, and includes the
-    engine's check that its list is still valid. The clock is the host's, on a CUDA device around a
-    call that is waited for. `exact` is the original in float64, which all are compared with where
-    there is memory for it. Yields facts of model and structure, ``rows``, one for each
-    implementation, and ``refused``: what has no time, and why.
+    Times leave out making the neighbour list and converting the structure; they include the
+    engine's check that its list is still valid. `exact` is the original in float64: all results are
+    compared with it where there is memory for it. Each item has facts about model and structure,
+    ``rows``, one for each implementation, and ``refused``: implementations without a time, and why.
     """
     refused: _Refused = []
-    prepared: dict[str, Prepared] = {}
-    for impl, make in makers.items():
+    prepared: dict[str, MakeStep] = {}
+    for impl, make in loaders.items():
         with _refusing(impl, refused):
             prepared[impl] = make()
     for atoms in systems:
@@ -181,9 +170,9 @@ def measure(
 
 def _measure_one(
     atoms: Atoms,
-    prepared: Mapping[str, Prepared],
+    prepared: Mapping[str, MakeStep],
     settings: Settings,
-    exact: Prepared | None,
+    exact: MakeStep | None,
     refused: _Refused,
 ) -> dict[str, Any]:
     steps: dict[str, Any] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from .. import env
 from .._version import __version__
 from ..errors import format_table, installed_version
 from .timing import scatters
@@ -23,28 +23,22 @@ _PACKAGES = (
 
 def document(kind: str, options: Row, cuda: Any = None) -> dict[str, Any]:
     """Start what ``--json`` writes; ``rows`` and ``refused`` follow, `cuda` is torch's if used."""
-    machine: dict[str, Any] = {"cpu": _cpu_name()}
+    machine: dict[str, Any] = {"cpu": env.cpu_name()}
     if options["device"] == "cuda" and cuda is not None:
         machine["gpu"] = str(cuda.get_device_name())
     found_versions = {package: installed_version(package) for package in _PACKAGES}
     machine["packages"] = {name: number for name, number in found_versions.items() if number}
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = {"benchmark": kind, "created": created, "mdcg": __version__, "machine": machine}
-    return {**found, "options": dict(options), "rows": [], "refused": []}
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    plain = {name: value for name, value in options.items() if not callable(value)}
+    return {**found, "options": plain, "rows": [], "refused": []}
 
 
 def header(found: Row) -> str:
     """Return the heading: what was measured, on which machine, and how."""
     machine, options = found["machine"], found["options"]
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
-    where = f"{machine['cpu']}, threads: {options['threads']}, malloc: {options['malloc']}"
+    where = f"{machine['cpu']}, threads: {options['threads']}"
     where = f"{machine['gpu']} ({where})" if "gpu" in machine else where
     return (
         f"mdcg {found['mdcg']} bench {found['benchmark']} on {where}; {packages}\n"

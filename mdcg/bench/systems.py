@@ -10,6 +10,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.io import read
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 # The first seed whose 5,184-atom box has 436,904 edges at 6 Å, as many as the box of published
 # GPU timings.
@@ -68,11 +69,6 @@ def water_box(n_side: int) -> Atoms:
 def _rotations(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Turn uniform numbers, shape (n, 3), into uniform rotations (Shoemake's quaternions)."""
     a, b = 2 * np.pi * u[:, 1], 2 * np.pi * u[:, 2]
-    x, y = np.sqrt(1 - u[:, 0]) * np.sin(a), np.sqrt(1 - u[:, 0]) * np.cos(a)
-    z, w = np.sqrt(u[:, 0]) * np.sin(b), np.sqrt(u[:, 0]) * np.cos(b)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    return np.moveaxis(np.array(rows), 2, 0)
+    near, far = np.sqrt(1 - u[:, 0]), np.sqrt(u[:, 0])
+    parts = [near * np.sin(a), near * np.cos(a), far * np.sin(b), far * np.cos(b)]
+    return cast("NDArray[np.float64]", Rotation.from_quat(np.stack(parts, axis=1)).as_matrix())

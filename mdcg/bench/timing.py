@@ -53,11 +53,11 @@ def clock_for(device: str) -> Clock:
 def interleave(
     runs: Mapping[str, Run], clock: Clock, *, repeats: int = 10, sample_seconds: float = 0.02
 ) -> dict[str, dict[str, Any]]:
-    """Time several functions side by side: A B C, A B C, ….
+    """Time several functions in turns: A B C, A B C, ….
 
-    A disturbance of the machine then affects all of them. A sample of a function that
-    takes less than `sample_seconds` is the mean of several calls. Returns seconds: ``median``,
-    ``quartile1`` and ``quartile3`` by name, with the numbers of ``samples`` and calls.
+    A disturbance of the machine then affects all of them. A sample of a function that takes less
+    than `sample_seconds` is the mean of several calls. The result has ``median``, ``quartile1`` and
+    ``quartile3`` in seconds for each name, and the numbers of ``samples`` and calls.
     """
     calls: dict[str, int] = {}
     for name, run in runs.items():
@@ -120,10 +120,10 @@ def free_bytes() -> int:
 
 
 def peak_bytes(run: Run, device: str, inputs: int) -> int | None:
-    """Return the bytes of inputs plus the highest memory in calls above that before them.
+    """Return the bytes of inputs and of what a call adds to memory at its highest.
 
-    On a CPU the resident memory of the process, on a CUDA device what torch allocates; None where
-    the system does not tell.
+    This is resident memory of the process on a CPU, and memory of torch's allocator on a CUDA
+    device. None: the system does not report it.
     """
     release_memory()
     cuda = torch_cuda()

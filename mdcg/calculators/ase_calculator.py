@@ -58,8 +58,8 @@ class MDCGCalculator(Calculator):
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
-        cached yet; neither torch nor a CUDA toolkit. At a step only positions and results travel:
-        lists of neighbours are made there, unless most of the system is empty.
+        cached yet; neither torch nor a CUDA toolkit. In a step only positions and results are
+        copied: neighbour lists are made on the device, unless most of the system is empty.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``, or ``"fp32"`` or ``"fp64"``: precision of the evaluation.
         None is that of the model. The precision of packages and NequIP models is fixed when they
@@ -67,8 +67,9 @@ class MDCGCalculator(Calculator):
     head : str, optional
         Head of a multi-head model; needed if there are several.
     skin : float
-        In Å, by which the neighbour list is longer than the cutoff. It is reused until an atom has
-        moved by half of that, less if the cell is strained. Results do not depend on it.
+        Length in Å by which the neighbour list is longer than the cutoff. A list is used again
+        until an atom has moved by half of that, less if the cell is strained. Results do not depend
+        on it.
     species_types : mapping of str to str, optional
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.
@@ -89,11 +90,12 @@ class MDCGCalculator(Calculator):
         For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
         dispersion is added to all results, in float64. A committee adds that of its first package.
     damping : {"bj", "zero"}
-        Of the dispersion at short distances, after Becke and Johnson or of the original D3. This
-        and `dispersion_cutoff` need `dispersion`: without it, values other than the defaults are
-        an error.
+        Damping of the dispersion at short distances: that of Becke and Johnson or of the original
+        D3. This and `dispersion_cutoff` need `dispersion`: without it, values other than the
+        defaults are an error.
     dispersion_cutoff : float
-        In Å, of pairs of atoms; the default is 40 Bohr, as in MACE's calculators.
+        Largest distance in Å of pairs that interact; the default is 40 Bohr, as in MACE's
+        calculators.
 
     Attributes
     ----------

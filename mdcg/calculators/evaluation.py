@@ -47,30 +47,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results for one structure; None where a result was not asked for or does not exist.
+    """Results for one structure; None where a result was not asked for or does not exist."""
 
-    Attributes
-    ----------
-    energy : float or None
-        eV, with the energies of the isolated atoms.
-    energies : numpy.ndarray or None, shape (n_nodes,)
-        eV; they sum to `energy`. None if the model's energy is not a sum over atoms.
-    forces : numpy.ndarray or None, shape (n_nodes, 3)
-        eV/Å.
-    stress : numpy.ndarray or None, shape (3, 3)
-        eV/Å^3, positive under tension.
-    stresses : numpy.ndarray or None, shape (n_nodes, 3, 3)
-        eV/Å^3; they sum to `stress`.
-    extra : dict
-        Further results by name, such as those of a committee.
-    """
-
-    energy: float | None
-    energies: FloatArray | None
-    forces: FloatArray | None
-    stress: FloatArray | None
-    stresses: FloatArray | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    energy: float | None  # eV, with the energies of the isolated atoms
+    energies: FloatArray | None  # [n_nodes], None if the energy is not a sum over atoms
+    forces: FloatArray | None  # [n_nodes, 3] eV/Å
+    stress: FloatArray | None  # [3, 3] eV/Å^3, positive under tension
+    stresses: FloatArray | None = None  # [n_nodes, 3, 3]; they sum to `stress`
+    extra: dict[str, Any] = field(default_factory=dict)  # such as those of a committee
 
     @classmethod
     def of_nothing(cls, *, forces: bool, stress: bool, stresses: bool = False) -> Evaluation:
@@ -101,15 +85,8 @@ def keys_of_input(name: str) -> tuple[str, ...]:
 def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
     """Raise ``InputError`` where a structure states another value than a package was made for.
 
-    Parameters
-    ----------
-    fixed : mapping of str to int
-        Value of each input that the conversion fixed.
-    stated : mapping of str to Any
-        What structures state, such as ``atoms.info``: a number, or one for each of several
-        structures. None states nothing.
-    package : str
-        Name of the package.
+    `fixed` are the values that the conversion fixed. `stated` is ``atoms.info`` or the like: a
+    number, or one for each of several structures; None states nothing.
     """
     for name, value in fixed.items():
         for key in keys_of_input(name):
@@ -171,7 +148,7 @@ def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
 
 
 def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
-    """Return the stress of a virial (eV), or the stresses of those of atoms, in eV/Å^3.
+    """Return the stress (eV/Å^3) of a virial (eV), or of the virial of each atom.
 
     `require_stress` has refused structures that have none.
     """
@@ -179,24 +156,13 @@ def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
 
 
 def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the volumes that virials are divided by, zero for structures without a stress.
+    """Return the volumes (Å^3) that virials are divided by, zero for structures without a stress.
 
     The stress is the derivative of the energy with respect to strain, divided by the volume of the
     cell. It exists where the cell has three independent vectors and at least one of them is
-    periodic: the volume of a slab includes the vacuum inside its cell.
-
-    Parameters
-    ----------
-    cells : numpy.ndarray, shape (..., 3, 3)
-        Å, rows are cell vectors. Where these are not finite the volume is not zero, because
-        neighbour lists have the error for such cells.
-    periodic : numpy.ndarray, shape (..., 3), bool
-        Periodic directions.
-
-    Returns
-    -------
-    numpy.ndarray, shape (...)
-        Å^3.
+    periodic: the volume of a slab includes the vacuum inside its cell. Shapes are (..., 3, 3) of
+    cells, whose rows are vectors, and (..., 3) of `periodic`. Where vectors are not finite the
+    volume is not zero, because the neighbour list raises the error for such cells.
     """
     with np.errstate(invalid="ignore"):
         volumes = np.abs(np.linalg.det(cells))
@@ -206,15 +172,10 @@ def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatA
 
 
 def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
-    """Return dipoles of atoms and their sum, as MACE's models: with that of fixed charges.
+    """Return dipoles of atoms, the last three descriptors, and their sum.
 
-    Parameters
-    ----------
-    descriptors : numpy.ndarray, shape (n_nodes, n_features)
-        The last three are the dipole of an atom.
-    atoms : ase.Atoms
-        Its array ``Qs`` has the fixed charges, in units of the elementary charge; without it there
-        are none.
+    As in MACE, the sum includes the dipole of fixed charges, which the array ``Qs`` of the atoms
+    has in units of the elementary charge.
     """
     dipoles = descriptors[:, -3:]
     charges = atoms.arrays.get("Qs", np.zeros(len(atoms)))
@@ -245,10 +206,7 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
 def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> dict[str, Any]:
     """Return what a backend is asked for besides energies, as arguments of its `evaluate`.
 
-    Raises
-    ------
-    ase.calculators.calculator.PropertyNotImplementedError
-        Stress of a structure that has none, see `stress_volumes`.
+    Raises ``PropertyNotImplementedError`` where a structure has no stress.
     """
     found = {name: True for name in ("forces", "stress", "stresses") if name in properties}
     for atoms in images if found.keys() - {"forces"} else ():
@@ -275,7 +233,7 @@ def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> di
 
 
 def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[str]:
-    """Return what differs between two structures, in ASE's words, of what models read."""
+    """Return what models read and what differs between two structures, in ASE's words."""
     if last is None:
         return list(all_changes)
     return [
@@ -291,9 +249,9 @@ def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[st
 
 
 def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atoms:
-    """Return a copy of a structure: the last one, filled again, where only positions have changed.
+    """Return a copy of a structure.
 
-    Its arrays are overwritten then, so that whoever wants to keep them copies them.
+    Where only positions have changed, the last copy is filled again instead of making a new one.
     """
     if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
         copied: Atoms = atoms.copy()

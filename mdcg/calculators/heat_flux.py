@@ -21,9 +21,9 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 class Unfolded(NamedTuple):
-    """An open system of the atoms of a cell, which come first, and of copies of them."""
+    """An open system: the atoms of a cell, which come first, and periodic images of them."""
 
-    atom: IntArray  # [n_nodes] the atom that a node is, or is a copy of
+    atom: IntArray  # [n_nodes] the atom that a node is an image of
     positions: FloatArray  # [n_nodes, 3] Å
     sender: IntArray  # [n_edges]
     receiver: IntArray  # [n_edges]
@@ -32,7 +32,7 @@ class Unfolded(NamedTuple):
 def unfold(atoms: Atoms, edges: _core.NeighborList, layers: int) -> Unfolded:
     """Follow the edges of a cell backwards from its atoms, once for each layer of messages.
 
-    Copies that a message reaches in the last step only send: no edge leads to them.
+    Images that are reached in the last step only send: no edge leads to them.
     """
     count = len(atoms)
     sender, shift = edges.sender.astype(np.int64), -edges.cell_shifts().astype(np.int64)
@@ -66,18 +66,10 @@ def unfold(atoms: Atoms, edges: _core.NeighborList, layers: int) -> Unfolded:
 def heat_flux(
     atoms: Atoms, system: Unfolded, types: IntArray, evaluate: Callable[..., dict[str, Any]]
 ) -> FloatArray:
-    """Return the heat flux of a cell, shape (3,), in eV Å per unit of time of ASE.
+    """Return the heat flux of moving atoms, shape (3,), in eV Å per unit of time of ASE.
 
-    Parameters
-    ----------
-    atoms : ase.Atoms
-        With velocities.
-    system : Unfolded
-        Of these atoms.
-    types : numpy.ndarray
-        Of the atoms.
-    evaluate : callable
-        Takes positions, types and edges of nodes, and ``energy_weights``.
+    `system` is made of the atoms and `types` are theirs. `evaluate` takes positions, types and
+    edges of nodes, and ``energy_weights``.
     """
     count, velocities = len(atoms), atoms.get_velocities()
     centre = atoms.positions.mean(axis=0)  # any point will do: near numbers lose no digits
@@ -87,7 +79,7 @@ def heat_flux(
     weights[0, :count] = 1.0
     weights[1:, :count] = at[:count].T
     found = [
-        evaluate(system.positions, types[system.atom], edges, energy_weights=each)
+        evaluate(system.positions, types[system.atom], edges=edges, energy_weights=each)
         for each in weights
     ]
     powers = [np.sum(each["forces"] * moving, axis=1) for each in found]

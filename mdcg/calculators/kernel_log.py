@@ -1,4 +1,4 @@
-"""What the log says of the kernels of a package: before its first evaluation, and after it."""
+"""Log messages about the kernels of a package, before and after its first evaluation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LOG = logging.getLogger("mdcg")
 
 
 class KernelLog:
-    """Says once what a user should know of the kernels of a package."""
+    """Logs once what a user should know about the kernels of a package."""
 
     def __init__(self, model: _core.Model, name: str, device: str) -> None:
         self._model, self._name, self._on_device = model, name, device != "cpu"
         self._has_begun = self._has_ended = False
 
     def before(self) -> None:
-        """Say that the engine will start ``python -m mdcg kernels`` and wait for it."""
+        """Warn that the engine will start ``python -m mdcg kernels`` and wait for it."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -30,12 +30,12 @@ class KernelLog:
         if not self._on_device:
             try:
                 find_compiler()
-            except KernelCompileError:  # which `after` then tells of
+            except KernelCompileError:  # `after` logs it
                 return
         announce_compilation(f"the kernels of {self._name}")
 
     def after(self) -> None:
-        """Say which kernels run, and warn of generic ones and of a cache that is not used."""
+        """Log which kernels run, and warn of generic ones and of a cache that is not used."""
         if self._has_ended or not self._has_begun:
             return
         self._has_ended = True

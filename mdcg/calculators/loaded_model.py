@@ -1,4 +1,4 @@
-"""What MACE and NequIP models have in common when they are evaluated by torch."""
+"""The base class of MACE and NequIP models that torch evaluates."""
 
 from __future__ import annotations
 
@@ -52,18 +52,10 @@ def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
 
 
 class LoadedModel:
-    """A loaded model as a function from a geometry to energy, forces and stress.
+    """A loaded model, patched or not, as a function from a geometry to energy, forces and stress.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Patched or not; it is not changed.
-    info : ModelInfo
-        Of the model.
-    head : str or None
-        Which head to evaluate; None is for models with one.
-    species_types : mapping of str to str, optional
-        Type name for each chemical symbol; default: type names are chemical symbols.
+    The model is not changed. `head` None is for models with one; `species_types` has the type name
+    for each chemical symbol, None where type names are chemical symbols.
     """
 
     #: Whether the energy is by definition the sum of the energies of atoms.
@@ -92,23 +84,10 @@ class LoadedModel:
         raise NotImplementedError
 
     def evaluate(self, atoms: Atoms, edges: Edges, *, forces: bool, stress: bool) -> Evaluation:
-        """Evaluate the model on one structure.
+        """Evaluate the model on a structure of one atom or more, with its edges.
 
-        Parameters
-        ----------
-        atoms : ase.Atoms
-            At least one atom, of known species.
-        edges : Edges
-            All edges within the model's cutoff.
-        forces, stress : bool
-            Whether to compute them; the backward pass is left out if neither is wanted.
-
-        Raises
-        ------
-        ase.calculators.calculator.InputError
-            An input that the model reads is missing or unusable.
-        ase.calculators.calculator.CalculationFailed
-            The model returned a number that is not finite.
+        Raises ``InputError`` where an input that the model reads is missing or unusable, and
+        ``CalculationFailed`` where the model returned a number that is not finite.
         """
         gradients = forces or stress
         # an energy without forces needs no backward pass

@@ -55,11 +55,8 @@ class MaceModel(LoadedModel):
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what the model reads besides the geometry (charge, spin, ...), if anything.
 
-        Parameters
-        ----------
-        atoms : ase.Atoms
-            `info` holds inputs per structure (``"charge"``, ``"spin"``, or the name that the model
-            has for it), `arrays` those per atom. Missing ones keep their neutral value.
+        `atoms.info` holds inputs per structure (``"charge"``, ``"spin"``, or the name that the
+        model has for it), `atoms.arrays` those per atom. Missing ones keep their neutral value.
         """
         found = {}
         for name, wanted in self._inputs.items():

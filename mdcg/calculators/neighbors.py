@@ -22,20 +22,11 @@ class Edges:
     """Directed edges within the cutoff, sorted by receiver, then sender, then cell shift.
 
     The vector of edge e is ``positions[receiver] - positions[sender] + shifts[e]``.
-
-    Attributes
-    ----------
-    edge_index : torch.Tensor, shape (2, n_edges), int64
-        Sender in row 0, receiver in row 1 (the convention of MACE).
-    unit_shifts : torch.Tensor, shape (n_edges, 3), float64
-        Cell shift in units of the cell vectors; zero along directions that are not periodic.
-    shifts : torch.Tensor, shape (n_edges, 3), float64
-        ``unit_shifts @ cell``, in Å.
     """
 
-    edge_index: torch.Tensor
-    unit_shifts: torch.Tensor
-    shifts: torch.Tensor
+    edge_index: torch.Tensor  # [2, n_edges] int64: senders, receivers
+    unit_shifts: torch.Tensor  # [n_edges, 3] float64, in units of the cell vectors
+    shifts: torch.Tensor  # [n_edges, 3] float64, unit_shifts @ cell in Å
 
     def select(self, kept: torch.Tensor) -> Edges:
         """Return the edges of the given numbers."""
@@ -57,15 +48,6 @@ class SkinNeighborList:
     The longer list, made by the engine, holds edges up to ``cutoff + skin`` and is valid while no
     other pair can have come closer than the cutoff. Every update selects the edges that are now
     shorter than the cutoff and keeps their order, so edges and order do not depend on the skin.
-
-    Parameters
-    ----------
-    cutoff : float
-        In Å; edges of exactly this length or more are left out.
-    skin : float
-        In Å; 0 rebuilds at every move.
-    device : torch.device
-        Device of the edges.
     """
 
     def __init__(self, cutoff: float, skin: float, device: torch.device) -> None:
@@ -87,29 +69,13 @@ class SkinNeighborList:
         return self._near.num_updates
 
     def update(self, positions: FloatArray, cell: FloatArray, pbc: BoolArray) -> Edges:
-        """Return the edges of the given geometry.
+        """Return the edges of a geometry in ASE's conventions.
 
-        Parameters
-        ----------
-        positions : numpy.ndarray, shape (n_nodes, 3), float64
-            In Å.
-        cell : numpy.ndarray, shape (3, 3), float64
-            Rows are cell vectors, in Å.
-        pbc : numpy.ndarray, shape (3,), bool
-            Periodic directions.
-
-        Returns
-        -------
-        Edges
-            The same tensors as last time if the set of edges is unchanged.
-
-        Raises
-        ------
-        ase.calculators.calculator.InputError
-            Positions or cell are unusable, or two atoms sit on each other.
+        These are the same tensors as last time if the set of edges is unchanged. Raises
+        ``InputError`` where positions or cell are unusable, or two atoms are at the same place.
         """
         try:
-            change = self._near.update(positions, cell, pbc)
+            change = self._near.update(positions, cell, pbc.tolist())
         except _core.GeometryError as error:
             self._list = self._picked = None
             raise InputError(str(error)) from None

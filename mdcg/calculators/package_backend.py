@@ -43,9 +43,6 @@ from .species import known_symbols, require_known, types_by_number
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
-Edges: TypeAlias = (
-    "_core.NeighborList | tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]"
-)
 
 # Exceptions for the values of mdcg_status.
 _ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
@@ -89,7 +86,7 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 
 
 class _Member:
-    """One package of a committee, or the dispersion that another member's package holds."""
+    """One package of a committee, or the dispersion that the first package holds."""
 
     model: _core.Model
 
@@ -106,34 +103,23 @@ class _Member:
         self.has_dipoles = "dipoles" in self.manifest
 
     def evaluate(
-        self,
-        positions: FloatArray,
-        types: npt.NDArray[np.integer[Any]],
-        edges: Edges,
-        **wanted: Any,
+        self, positions: FloatArray, types: npt.NDArray[np.integer[Any]], **options: Any
     ) -> dict[str, Any]:
-        """Evaluate with edges that are given."""
+        """Evaluate one structure; options are the engine's."""
         self.kernel_log.before()
         with engine_errors(InputError):
-            return self.model.evaluate(positions, types, edges=edges, **wanted)
-
-    def evaluate_cell(
-        self, atoms: Atoms, types: npt.NDArray[np.integer[Any]] | None = None, **wanted: Any
-    ) -> dict[str, Any]:
-        """Evaluate where the engine finds the neighbours itself."""
-        self.kernel_log.before()
-        if types is None:
-            types = self.types[atoms.numbers]
-        with engine_errors(InputError):
-            return self.model.evaluate(
-                atoms.positions, types, cell=atoms.cell.array, periodic=atoms.pbc, **wanted
-            )
+            return self.model.evaluate(positions, types, **options)
 
     def evaluate_batch(self, **batch: Any) -> dict[str, Any]:
-        """Evaluate many structures, of which the engine finds the neighbours itself."""
+        """Evaluate many structures."""
         self.kernel_log.before()
         with engine_errors(InputError):
             return self.model.evaluate_batch(**batch)
+
+
+def _cell_of(atoms: Atoms) -> dict[str, Any]:
+    """Return options with which the engine finds the neighbours of a structure itself."""
+    return {"cell": atoms.cell.array, "periodic": atoms.pbc}
 
 
 def _fixed_inputs(members: Sequence[_Member]) -> dict[str, int]:
@@ -167,7 +153,7 @@ _backends: WeakSet[PackageBackend] = WeakSet()
 def _after_fork() -> None:
     """Replace all locks in a forked child, since threads of the parent may hold them."""
     for backend in _backends:
-        backend._is_torn = backend._is_torn or backend._evaluates.locked()
+        backend._needs_reopen = backend._needs_reopen or backend._evaluates.locked()
         backend._lock, backend._evaluates = threading.RLock(), threading.Lock()
 
 
@@ -175,14 +161,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class PackageBackend:
-    """One package, or a committee of several that share neighbours and edges.
+    """One package, or a committee of several that share a neighbour list.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        Packages.
-    options : Options
-        Type and head can only confirm what was converted.
+    The dtype and head of the options can only confirm those of the packages.
     """
 
     model = None
@@ -206,17 +187,11 @@ class PackageBackend:
             _Member(os.fspath(path), options, device=self.device, **engine) for path in paths
         ]
         first = self._members[0]
-        self._dispersion = (
-            _Member(
-                first,
-                options,
-                device=self.device,
-                kernels=options.kernels,
-                **options.dispersion,
-            )
-            if options.dispersion
-            else None
-        )
+        self._dispersion: _Member | None = None
+        if options.dispersion:
+            engine = {"kernels": options.kernels, **options.dispersion}
+            self._dispersion = _Member(first, options, device=self.device, **engine)
+        self._engines = [*self._members, *([self._dispersion] if self._dispersion else [])]
         for member in self._members:
             self._check(member, options.dtype, options.head)
         with_energies = {member.model.has_energy for member in self._members}
@@ -241,7 +216,7 @@ class PackageBackend:
         self._evaluates = threading.Lock()
         self._numbers: IntArray | None = None  # of the last structure, and the types of its atoms
         self._types: list[npt.NDArray[np.int32]] = []
-        self._is_torn = False  # set after a fork during an evaluation in another thread
+        self._needs_reopen = False  # after a fork while another thread evaluated
         _backends.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -250,13 +225,10 @@ class PackageBackend:
         return _reopen, (self._files, digests, self._options), {"name": self.name}
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Keep other threads out, and release memory after a MemoryError.
 
-        Raises
-        ------
-        ase.calculators.calculator.CalculationFailed
-            In a signal handler that has interrupted an evaluation.
+        A signal handler that has interrupted an evaluation gets CalculationFailed.
         """
         with self._lock:
             if self._evaluates.locked():  # by this thread
@@ -265,28 +237,24 @@ class PackageBackend:
                     "asks for another evaluation: ask after the evaluation"
                 )
             with self._evaluates:
-                if self._is_torn:
-                    self._remake()
+                if self._needs_reopen:
+                    self._open_again()
                 try:
                     yield
                 except MemoryError:
                     self.neighbors.release()
-                    for member in self._all():
+                    for member in self._engines:
                         member.model.release()
                     raise
-                for member in self._all():
+                for member in self._engines:
                     member.kernel_log.after()
 
-    def _all(self) -> list[_Member]:
-        """Return the packages, and the dispersion as if it were another one."""
-        return self._members + ([self._dispersion] if self._dispersion else [])
-
-    def _remake(self) -> None:
-        """Open the packages again; half-changed objects are kept and never destroyed."""
-        torn = vars(self).copy()
+    def _open_again(self) -> None:
+        """Open the packages again; objects that are half changed are kept and never destroyed."""
+        before = vars(self).copy()
         reopen, arguments, state = self.__reduce__()
-        vars(self).update({**vars(reopen(*arguments)), **state, "_torn": torn})
-        self._lock, self._evaluates = torn["_lock"], torn["_evaluates"]
+        vars(self).update({**vars(reopen(*arguments)), **state, "_before_fork": before})
+        self._lock, self._evaluates = before["_lock"], before["_evaluates"]
 
     @property
     def species(self) -> tuple[str, ...]:
@@ -304,7 +272,7 @@ class PackageBackend:
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return what may not differ from the package's, and charges that count in dipoles."""
+        """Return the inputs whose values the package fixes, and charges that count in dipoles."""
         keys = [key for name in self._fixed_inputs for key in keys_of_input(name)]
         found = {key: atoms.info[key] for key in keys if key in atoms.info}
         charges = atoms.arrays.get("Qs")
@@ -325,7 +293,7 @@ class PackageBackend:
             nothing = Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
             none = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))} if dipoles else {}
             return replace(nothing, extra=none)
-        with self._turn():
+        with self._exclusive():
             self._update(atoms)
             wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
             found = [
@@ -333,8 +301,10 @@ class PackageBackend:
                 for number in range(len(self._members))
             ]
             if self._dispersion:
-                dispersion = result_of(self._dispersion.evaluate_cell(atoms, **wanted), atoms)
-                found = [each + dispersion for each in found]
+                types = self._dispersion.types[atoms.numbers]
+                options = _cell_of(atoms) | wanted
+                added = self._dispersion.evaluate(atoms.positions, types, **options)
+                found = [each + result_of(added, atoms) for each in found]
         return found[0] if len(found) == 1 else mean_of(found)
 
     def evaluate_batch(
@@ -358,7 +328,7 @@ class PackageBackend:
             "periodic": np.array([atoms.pbc for atoms in images], dtype=bool).reshape(-1, 3),
         }
         wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
-        with self._turn():
+        with self._exclusive():
             found = [
                 member.evaluate_batch(
                     types=member.types[numbers],
@@ -366,7 +336,7 @@ class PackageBackend:
                     **wanted,
                     descriptors=dipoles and member is not self._dispersion,
                 )
-                for member in self._all()
+                for member in self._engines
             ]
         if self._dispersion:
             distant = found.pop()
@@ -391,7 +361,7 @@ class PackageBackend:
         columns = first.model.descriptor_width - 3 * first.has_dipoles  # dipoles are the last
         if len(atoms) == 0:
             return np.zeros((0, columns))
-        with self._turn():
+        with self._exclusive():
             self._update(atoms)
             found = self._run(0, atoms, forces=False, descriptors=True)
         return np.asarray(found["descriptors"])[:, :columns]
@@ -410,7 +380,7 @@ class PackageBackend:
         edges = _core.NeighborList(self.r_max, 0.0)
         with engine_errors(InputError):
             edges.update(atoms.positions, atoms.cell.array, atoms.pbc, self._threads)
-        with self._turn():
+        with self._exclusive():
             found = [
                 heat_flux(
                     atoms,
@@ -425,7 +395,7 @@ class PackageBackend:
     def report(self) -> EngineReport:
         """Return kernels and times of the last evaluation."""
         parts = []
-        for member in self._all():
+        for member in self._engines:
             with engine_errors():
                 found = printable_values(json.loads(member.model.report()))  # compilers quote
             of = ", dispersion" if member is self._dispersion else ""
@@ -434,9 +404,8 @@ class PackageBackend:
 
     def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         member, types = self._members[number], self._types[number]
-        if self._lists_on_device:
-            return member.evaluate_cell(atoms, types, **wanted)
-        return member.evaluate(atoms.positions, types, self.neighbors, **wanted)
+        place = _cell_of(atoms) if self._lists_on_device else {"edges": self.neighbors}
+        return member.evaluate(atoms.positions, types, **place, **wanted)
 
     def _update(self, atoms: Atoms) -> None:
         """Update types and, unless the packages make their own on a device, the neighbour list."""

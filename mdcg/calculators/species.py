@@ -17,17 +17,8 @@ def types_by_number(
 ) -> IntArray:
     """Return the type of every atomic number, -1 where the model has none.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Type names of the model, in order.
-    species_types : mapping of str to str, optional
-        Type name for each chemical symbol; default: type names are chemical symbols.
-
-    Raises
-    ------
-    ValueError
-        Types that are not chemical symbols are not mapped, or the mapping names unknown types.
+    `names` are the model's types in order, and `species_types` has the type name for each chemical
+    symbol, None where type names are chemical symbols.
     """
     if species_types is None:
         strange = [name for name in names if name not in atomic_numbers]
@@ -57,15 +48,7 @@ def known_symbols(types: IntArray) -> list[str]:
 
 
 def require_known(numbers: IntArray, types: IntArray) -> None:
-    """Raise ``InputError`` if one of the elements has no type.
-
-    Parameters
-    ----------
-    numbers : numpy.ndarray, shape (n_nodes,)
-        Atomic numbers of a structure.
-    types : numpy.ndarray
-        From :func:`types_by_number`.
-    """
+    """Raise ``InputError`` if an atomic number has no type; see `types_by_number`."""
     inside = (numbers >= 0) & (numbers < len(types))
     if inside.all() and (types[numbers] >= 0).all():
         return

@@ -36,14 +36,14 @@ from .species import known_symbols, require_known
 _LOG = logging.getLogger("mdcg")
 
 
-class _Live:
+class _GivenModel:
     """A model that was not loaded from a file, so it is itself copied and pickled."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Live:
-        return _Live(copy_model(self.model))
+    def __deepcopy__(self, memo: dict[int, Any]) -> _GivenModel:
+        return _GivenModel(copy_model(self.model))
 
     def __reduce__(self) -> tuple[Any, ...]:
         stream = io.BytesIO()
@@ -52,8 +52,8 @@ class _Live:
         return _unpickled, (stream.getvalue(),)
 
 
-def _unpickled(data: bytes) -> _Live:
-    return _Live(torch.load(io.BytesIO(data), weights_only=False))
+def _unpickled(data: bytes) -> _GivenModel:
+    return _GivenModel(torch.load(io.BytesIO(data), weights_only=False))
 
 
 def _fingerprint(model: torch.nn.Module) -> int:
@@ -68,9 +68,9 @@ def _fingerprint(model: torch.nn.Module) -> int:
     return found
 
 
-def _reopen(model: _Live | str, fingerprint: int, options: Options) -> TorchBackend:
+def _reopen(model: _GivenModel | str, fingerprint: int, options: Options) -> TorchBackend:
     """Make the backend of a copied calculator from its model or from the same file."""
-    if isinstance(model, _Live):
+    if isinstance(model, _GivenModel):
         return TorchBackend(model.model, options)
     backend = TorchBackend(model, options)
     if backend._fingerprint != fingerprint:
@@ -82,15 +82,7 @@ def _reopen(model: _Live | str, fingerprint: int, options: Options) -> TorchBack
 
 
 class TorchBackend:
-    """A loaded model with its neighbour list.
-
-    Parameters
-    ----------
-    model : str, path or torch.nn.Module
-        See :class:`~mdcg.calculators.MDCGCalculator`.
-    options : Options
-        Without those of packages.
-    """
+    """A loaded model with its neighbour list."""
 
     def __init__(self, model: str | os.PathLike[str] | torch.nn.Module, options: Options) -> None:
         with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
@@ -123,7 +115,7 @@ class TorchBackend:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments of a copy: the file again, or a model that was given or changed."""
         from_file = self._file is not None and _fingerprint(self.model) == self._fingerprint
-        model = self._file if from_file else _Live(self.model)
+        model = self._file if from_file else _GivenModel(self.model)
         return _reopen, (model, self._fingerprint, self._options), {"name": self.name}
 
     @property
@@ -175,12 +167,7 @@ def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 def as_device(device: str | torch.device) -> torch.device:
     """Return a device that torch can use; a CUDA device without a number is torch's current one.
 
-    Raises
-    ------
-    DeviceError
-        There is no such CUDA device, or this torch cannot use it.
-    ValueError
-        The device is of another kind.
+    Raises `DeviceError` where torch has no such CUDA device, and `ValueError` for other kinds.
     """
     try:
         found = torch.device(device)
@@ -212,7 +199,7 @@ def _prepare(
 ) -> tuple[torch.nn.Module, str]:
     """Return the model to evaluate, on its device and in its dtype, and a name for it."""
     if isinstance(model, torch.nn.Module):
-        loaded, name = _live(model, device, dtype), type(model).__name__
+        loaded, name = _from_module(model, device, dtype), type(model).__name__
     elif isinstance(model, (str, os.PathLike)):
         loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
     else:
@@ -256,7 +243,7 @@ def _other_dtype(model: torch.nn.Module, dtype: torch.dtype | None) -> bool:
     return weights is not None and weights.dtype != dtype
 
 
-def _live(
+def _from_module(
     model: torch.nn.Module, device: torch.device | None, dtype: torch.dtype | None
 ) -> torch.nn.Module:
     if isinstance(model, torch.jit.ScriptModule):

@@ -1,4 +1,4 @@
-"""What the commands share: streams, exit codes, logging to stderr, errors as sentences."""
+"""What the commands share: running them, exit codes, streams, log and checks of arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
@@ -58,7 +58,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def exit_code(error: Exception) -> int | None:
     """Return the exit code for an expected error, None for one that is a bug."""
-    if isinstance(error, UsageError) or _is_of_the_system(error):
+    if isinstance(error, UsageError) or _is_refusal_of_system(error):
         return USAGE
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return 5
@@ -69,7 +69,7 @@ def sentence(error: Exception) -> str:
     """Return the message of an expected error."""
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return f"the package {error.name!r} is not installed: {installation(error.name)}"
-    if isinstance(error, OSError) and _is_of_the_system(error):
+    if isinstance(error, OSError) and _is_refusal_of_system(error):
         if error.errno not in _FULL:
             return printable(f"{os.fsdecode(error.filename)}: {error.strerror}")
         where = error.filename or "standard output, a temporary file or the kernel cache"
@@ -78,7 +78,7 @@ def sentence(error: Exception) -> str:
 
 
 class _Shown:
-    """A stream to a terminal, which gets no character that it acts on or cannot show."""
+    """A stream that escapes characters which a terminal acts on or cannot show."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -97,10 +97,10 @@ class _Shown:
 
 @contextmanager
 def terminal() -> Iterator[None]:
-    """Give a command streams for all that it prints, in whatever way.
+    """Let standard streams escape what a terminal acts on: names in files come from others.
 
-    Names of files, heads and types come from others. A stream that the caller has closed is opened
-    again, to nothing: otherwise files that the command opens would take its place.
+    A stream that the caller has closed is opened again, to nothing. Otherwise a file that the
+    command opens would take its place.
     """
     for number in range(3):
         try:
@@ -116,34 +116,23 @@ def terminal() -> Iterator[None]:
             sys.stdout, sys.stderr = before
 
 
-def guarded(
-    program: str,
-    work: Callable[[], int],
-    *,
-    failed: Callable[[Exception, int], None] | None = None,
-    interrupted: str = "",
-) -> int:
-    """Return the exit code of a command, whatever ends it.
+@terminal()
+def execute(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    """Parse arguments and run the command that they name; return its exit code.
 
-    An expected error is printed as one sentence. A reader that closes the pipe early, as in
-    ``mdcg-patch FILE --info | head -1``, is no error.
-
-    Parameters
-    ----------
-    program : str
-        Name that messages begin with.
-    work : callable
-        Returns the exit code.
-    failed : callable, optional
-        Prints what else there is to say about an expected error, given its exit code.
-    interrupted : str
-        Said after a signal.
+    A command sets these defaults of its parser: ``run``, a function of the parsed arguments that
+    returns an exit code or None; where needed also ``program``, which messages begin with, and
+    ``if_stopped``, which ends the message after a signal. An expected error is printed as one
+    sentence. A reader that closes the pipe early, as in ``mdcg-patch FILE --info | head -1``, is no
+    error.
     """
+    options = argparse.Namespace()
     try:
         with terminable():
-            code = work()
+            parser.parse_args(argv, options)
+            code = options.run(options)
         _flush()
-        return code
+        return code or OK
     except BrokenPipeError:
         return OK
     except Exception as error:
@@ -151,13 +140,12 @@ def guarded(
         if found is None:
             raise
         with suppress(BrokenPipeError):
-            if failed is not None:
-                failed(error, found)
-            print(f"{program}: {sentence(error)}", file=sys.stderr)
+            print(f"{getattr(options, 'program', 'mdcg')}: {sentence(error)}", file=sys.stderr)
         return found
     except KeyboardInterrupt as stop:
         number = int(stop.args[0]) if stop.args else int(signal.SIGINT)
-        print(f"{program}: stopped by {signal.Signals(number).name}{interrupted}", file=sys.stderr)
+        program, end = getattr(options, "program", "mdcg"), getattr(options, "if_stopped", "")
+        print(f"{program}: stopped by {signal.Signals(number).name}{end}", file=sys.stderr)
         return 128 + number
     finally:
         with suppress(OSError):
@@ -174,7 +162,7 @@ def _flush() -> None:
         raise
 
 
-def _is_of_the_system(error: Exception) -> bool:
+def _is_refusal_of_system(error: Exception) -> bool:
     """Whether the system refused a file: it is missing, say, or the disk is full."""
     if not isinstance(error, OSError) or isinstance(error, MdcgError):
         return False
@@ -182,7 +170,7 @@ def _is_of_the_system(error: Exception) -> bool:
 
 
 def require_file(path: Path) -> None:
-    """Raise UsageError unless a file of that name can be read."""
+    """Raise UsageError unless the path is a file that can be read."""
     if not path.exists():
         raise UsageError(f"{path}: no such file")
     if not path.is_file():
@@ -192,7 +180,7 @@ def require_file(path: Path) -> None:
 
 
 def require_package(path: Path) -> None:
-    """Raise UsageError unless a file of that name exists that may be a package."""
+    """Raise UsageError unless the path is a file that looks like a package."""
     from ..package.file import is_package
 
     if not path.exists():
@@ -234,15 +222,12 @@ def terminable() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
         raise KeyboardInterrupt(number)
 
-    handled = []
-    if (
-        threading.current_thread() is threading.main_thread()
-    ):  # only the main thread may set handlers
-        handled = [
-            number
-            for number in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is signal.SIG_DFL  # nohup ignores SIGHUP
-        ]
+    in_main = threading.current_thread() is threading.main_thread()  # only it may set handlers
+    handled = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if in_main and signal.getsignal(number) is signal.SIG_DFL  # nohup ignores SIGHUP
+    ]
     for number in handled:
         signal.signal(number, stop)
     try:

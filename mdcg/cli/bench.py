@@ -6,28 +6,29 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import env
 from ..errors import DeviceError, MdcgError
-from ._common import OK, UsageError, guarded, names, positive_integer, require_package
+from ._common import UsageError, names, positive_integer, require_package
 
 _MODEL_HELP = """\
 Time energy and forces of a model on this machine: the original checkpoint, the patched model, and
-the engine, in turns in one process. The neighbour list is made before and not counted. The engine
-takes positions from the host at every step and returns results to it, as in dynamics. A package
-(.mdcg) is timed with the engine alone and needs no torch. On a GPU the clock is the host's and each
-step is waited for. An implementation that runs out of GPU memory is left out at that size."""
+the engine, in turns in one process. The neighbour list is made beforehand and not counted. In each
+step the engine takes positions from the host and returns results to it, as in dynamics. A package
+(.mdcg) is timed in the engine alone, without torch. On a GPU each step is waited for, and timed by
+the host's clock. An implementation that runs out of GPU memory is left out at that size."""
 
 _LAMMPS_HELP = """\
-Time pair_style mdcg in the installed LAMMPS, one thread per rank, on a GPU one device per rank, and
-the engine alone in this process. Milliseconds per step, of one rank on average: the pair style, in
-it the exchange of rows between layers, LAMMPS' communication, and what a new neighbour list costs:
-making it, and the pair time of that step beyond that of others. dE/atom: the largest difference of
-the potential energy from that on one rank, eV per atom (with --weak, of the first step)."""
+Time pair_style mdcg in the installed LAMMPS, with one thread or one GPU per rank, and the engine
+alone in this process. Times are milliseconds per step, averaged over ranks: the whole step, the
+pair style, the part of it in which ranks exchange rows between layers, LAMMPS' communication, a new
+neighbour list, and what the pair style takes longer in the step with a new list. dE/atom is the
+largest difference of the potential energy from that on one rank, in eV per atom (with --weak, of
+the first step)."""
 
 _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
@@ -37,75 +38,40 @@ that they are compiled, and several times with a full one."""
 _GPU_ATOMS = 5184
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(map(positive_integer, names(text)))
-
-
-def _system_arguments(add: Callable[..., object]) -> None:
-    add("--system", default="water", metavar="NAME|FILE",
-        help="water, carbon, iron or a structure file (default water)")  # fmt: skip
-    add("--atoms", type=_counts, metavar="N,...", help="sizes of water, carbon or iron")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
-    add("--json", metavar="FILE", help="write all numbers")
-
-
-def model_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options of commands that measure in this process."""
-    add = command.add_argument
-    _system_arguments(add)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
-    add("--dtype", type=names, metavar="DTYPE,...", help="of float32, float64")
-    add("--repeats", type=positive_integer, default=10, metavar="N", help="samples (default 10)")
-    add("--threads", type=positive_integer, default=env.threads() or cores, metavar="N",
-        help="default: OMP_NUM_THREADS, or all cores")  # fmt: skip
-    add("--malloc", choices=("tuned", "stock"), default="tuned", help="tuned (default): glibc "
-        "keeps freed memory for the next step")  # fmt: skip
-    add("--no-check", action="store_true", help="skip the comparison with float64")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m mdcg bench", description="Time models.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="model|lammps|startup")
-
-    def command(name: str, summary: str, text: str) -> argparse.ArgumentParser:
-        form = argparse.RawDescriptionHelpFormatter
-        return commands.add_parser(name, help=summary, description=text, formatter_class=form)
-
-    model = command("model", "energy and forces", _MODEL_HELP)
+def add_parser(commands: Any) -> None:
+    """Add the command, which has commands of its own."""
+    text = "time models, the pair style and the start of a process"
+    parser = commands.add_parser("bench", help=text, description="Time models.")
+    parser.set_defaults(run=lambda options: parser.print_help(), program="mdcg bench")
+    kinds = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    model = add_command(kinds, "model", "energy and forces", _MODEL_HELP, _bench_model)
     model.add_argument("model", nargs="+", metavar="FILE", help="checkpoints and packages")
     model_arguments(model)
-    model.add_argument("--head", help="head of a model with several")
-    model.add_argument("--stress", action="store_true", help="the stress too")
-    add = command("lammps", "pair_style mdcg", _LAMMPS_HELP).add_argument
+    add = add_command(kinds, "lammps", "pair_style mdcg", _LAMMPS_HELP, _bench_lammps).add_argument
     add("package", type=Path, metavar="FILE.mdcg", help="with the elements of the system")
     _system_arguments(add)
-    add("--exchange", choices=("host", "peer"), default="host", help="of rows (default host)")
+    add(
+        "--exchange",
+        choices=("host", "peer"),
+        default="host",
+        help="how ranks exchange rows (default host)",
+    )
     add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")
     add("--steps", type=positive_integer, default=10, metavar="N", help="timed steps (default 10)")
-    add = command("startup", "importing and opening", _STARTUP_HELP).add_argument
+    startup = add_command(kinds, "startup", "importing and opening", _STARTUP_HELP, _bench_startup)
+    add = startup.add_argument
     add("package", type=Path, metavar="FILE.mdcg", help="a package")
     add("--repeats", type=positive_integer, default=5, metavar="N", help="processes (default 5)")
     add("--json", metavar="FILE", help="write all numbers")
-    return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code, which is 1 if something could not be measured."""
-    arguments = sys.argv[1:] if argv is None else argv
-    if not arguments:
-        _parser().print_help()
-        return OK
-    options = _parser().parse_args(arguments)
-    commands = {"model": _bench_model, "lammps": _bench_lammps, "startup": _bench_startup}
-    return run(options, commands[options.command])
+def add_command(
+    commands: Any, name: str, summary: str, text: str, measure: Callable[[Any], int | None]
+) -> argparse.ArgumentParser:
+    """Add a command that measures something, and return its parser."""
 
-
-def run(options: argparse.Namespace, measure: Callable[[argparse.Namespace], int]) -> int:
-    """Return the exit code of a measurement; an expected error becomes one sentence."""
-
-    def work() -> int:
+    def run(options: argparse.Namespace) -> int | None:
         package = getattr(options, "package", None)
         if package is not None:
             require_package(package)
@@ -119,7 +85,41 @@ def run(options: argparse.Namespace, measure: Callable[[argparse.Namespace], int
                 raise
             raise UsageError(str(error)) from error
 
-    return guarded("mdcg bench", work)
+    form = argparse.RawDescriptionHelpFormatter
+    parser: argparse.ArgumentParser
+    parser = commands.add_parser(name, help=summary, description=text, formatter_class=form)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def model_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of commands that measure models."""
+    measuring_arguments(command)
+    command.add_argument("--head", help="head of a model with several")
+    command.add_argument("--stress", action="store_true", help="the stress too")
+
+
+def measuring_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of commands that measure in this process."""
+    add = command.add_argument
+    _system_arguments(add)
+    add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
+    add("--dtype", type=names, metavar="DTYPE,...", help="float32 or float64 (default: as it is)")
+    add("--repeats", type=positive_integer, default=10, metavar="N", help="samples (default 10)")
+    add("--threads", type=positive_integer, default=env.threads() or env.usable_cores(),
+        metavar="N", help="default: OMP_NUM_THREADS, or all cores")  # fmt: skip
+
+
+def _system_arguments(add: Callable[..., object]) -> None:
+    add("--system", default="water", metavar="NAME|FILE",
+        help="water, carbon, iron or a structure file (default water)")  # fmt: skip
+    add("--atoms", type=_counts, metavar="N,...", help="sizes of water, carbon or iron")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
+    add("--json", metavar="FILE", help="write all numbers")
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(positive_integer, names(text)))
 
 
 def make_systems(options: argparse.Namespace) -> list[Any]:
@@ -150,8 +150,7 @@ def start(options: argparse.Namespace, *, torch: bool = True) -> dict[str, Any]:
                 f"torch {found.__version__} finds no CUDA device: use --device cpu, or see "
                 "python -m mdcg env"
             )
-    if options.malloc == "tuned":
-        keep_heap()
+    keep_heap()
     result = report.document(options.command, vars(options), torch_cuda())
     print(report.header(result), flush=True)
     return result
@@ -178,7 +177,7 @@ def show_models(
 
 
 def _bench_model(options: argparse.Namespace) -> int:
-    from ..bench.model import IMPLS, EngineStep, Maker, Settings, measure
+    from ..bench.model import IMPLS, EngineStep, Loader, Settings, measure
 
     packages = [name for name in options.model if name.endswith(".mdcg")]
     for name in options.model:
@@ -196,22 +195,22 @@ def _bench_model(options: argparse.Namespace) -> int:
         for dtype in options.dtype or (None,):
             print(f"  … {name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
-                makers: dict[str, Maker]
-                makers = {"engine": partial(partial, EngineStep, Path(name), settings)}
+                loaders: dict[str, Loader]
+                loaders = {"engine": partial(partial, EngineStep, Path(name), settings)}
                 exact = None
                 if name not in packages:
                     from ..bench import checkpoint
 
                     model = checkpoint.ready(checkpoint.load(name), dtype, options.device)
-                    makers = checkpoint.makers(model, Path(folder), settings)
-                    exact = None if options.no_check else checkpoint.exact(model, settings)
-                chosen = {impl: makers[impl] for impl in options.impl or makers}
+                    loaders = checkpoint.loaders(model, Path(folder), settings)
+                    exact = checkpoint.exact(model, settings)
+                chosen = {impl: loaders[impl] for impl in options.impl or loaders}
                 sections = measure(chosen, systems, settings, exact)
                 code = show_models(options, result, Path(name).name, sections)
     return code
 
 
-def _bench_lammps(options: argparse.Namespace) -> int:
+def _bench_lammps(options: argparse.Namespace) -> None:
     from ..bench import lammps
     from ..bench.systems import make_system
 
@@ -221,20 +220,19 @@ def _bench_lammps(options: argparse.Namespace) -> int:
         job = lammps.Job(**{name: getattr(options, name) for name in lammps.Job.__annotations__})
         rows += lammps.measure(make_system(options.system, count), job)
     found = {"benchmark": "lammps", "system": system, "rows": rows}
-    return _finish(options, found, lammps.table(rows, system))
+    _finish(options, found, lammps.table(rows, system))
 
 
-def _bench_startup(options: argparse.Namespace) -> int:
+def _bench_startup(options: argparse.Namespace) -> None:
     from ..bench import startup
 
     result = startup.measure(options.package, options.repeats)
-    return _finish(options, {"benchmark": "startup", **result}, startup.table(result))
+    _finish(options, {"benchmark": "startup", **result}, startup.table(result))
 
 
-def _finish(options: argparse.Namespace, result: Mapping[str, Any], table: str) -> int:
+def _finish(options: argparse.Namespace, result: Mapping[str, Any], table: str) -> None:
     print(table)
     if options.json:
         from ..bench import report
 
         report.write_json(options.json, result)
-    return 0

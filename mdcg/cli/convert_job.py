@@ -1,4 +1,4 @@
-"""The work of ``mdcg-patch IN -o OUT.mdcg``."""
+"""``mdcg-patch IN -o OUT.mdcg``: converting a checkpoint to a package."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Result = tuple[dict[str, Any], str]
 
 
 def convert(options: argparse.Namespace) -> Result:
-    """Convert, save a temporary file beside the target, evaluate it, compare, and rename it."""
+    """Convert a model, save and evaluate it beside the target, compare, and rename the file."""
     from ..package import ConversionOptions, convert_model
     from ..package.convert import outputs_in_place
     from ..package.file import staged, write_synced

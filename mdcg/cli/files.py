@@ -1,4 +1,4 @@
-"""Where results may be written."""
+"""Files of mdcg-patch: their names, and why an output cannot be written."""
 
 from __future__ import annotations
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from ._common import OK, UsageError, require_package
+from ._common import UsageError, require_package
 
 _EPILOG = """\
 Kernels are compiled when a package is first evaluated on a machine. This command does it
@@ -20,10 +22,11 @@ LAMMPS. It holds machine code that runs: name only files that you, or people you
 """
 
 
-def main(argv: list[str]) -> int:
-    """Run the command; see ``--help``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mdcg kernels",
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "kernels",
+        help="compile the kernels of a package beforehand",
         description="Compile the kernels of a package and print where they are.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,7 +48,11 @@ def main(argv: list[str]) -> int:
     )
     add("-o", "--output", type=Path, metavar="FILE.mdcg-kernels", help="default: the cache")
     add("--again", action="store_true", help="compile kernels again that are in the cache")
-    options = parser.parse_args(argv)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compile the kernels and print where they are."""
     from ..package.file import write_file
     from ..package.kernel_file import SUFFIX, cache_kernels, check_targets, compile_kernels
 
@@ -55,12 +62,10 @@ def main(argv: list[str]) -> int:
     check_targets(options.target)
     precisions = options.precision or []
     if options.output is None:
-        for target in options.target:
-            for precision in precisions or [""]:
-                again = options.again
-                print(cache_kernels(options.package, target, precision, again=again), flush=True)
-        return OK
+        for target, precision in product(options.target, precisions or [""]):
+            made = cache_kernels(options.package, target, precision, again=options.again)
+            print(made, flush=True)
+        return
     data = compile_kernels(options.package, options.target, ["", *precisions], again=options.again)
     write_file(options.output, data)
     print(options.output)
-    return OK

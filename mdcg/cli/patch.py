@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,14 @@ from typing import Any
 from .._version import __version__
 from ..errors import installation, printable
 from ._common import (
-    OK,
     UsageError,
-    guarded,
+    execute,
+    exit_code,
     heavy_work,
     names,
     positive,
     require_file,
     sentence,
-    terminal,
 )
 from .files import CONVERTED, output_problems
 
@@ -48,14 +48,40 @@ exit codes: 0 ok, 2 usage or output not writable, 3 verification failed (nothing
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mdcg-patch",
-        description="Convert a MACE or NequIP checkpoint to an .mdcg package, or swap its "
-        "tensor-product layers for generated kernels.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+_ABOUT: dict[str, Any] = {
+    "description": "Convert a MACE or NequIP checkpoint to an .mdcg package, or swap its "
+    "tensor-product layers for generated kernels.",
+    "epilog": _EPILOG,
+    "formatter_class": argparse.RawDescriptionHelpFormatter,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``mdcg-patch``.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        Arguments, default ``sys.argv[1:]``.
+
+    Returns
+    -------
+    int
+        Exit code; see ``mdcg-patch --help``.
+    """
+    parser = argparse.ArgumentParser(prog="mdcg-patch", **_ABOUT)
+    _add_arguments(parser)
+    return execute(parser, argv)
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    _add_arguments(
+        commands.add_parser("patch", help="the same as the command mdcg-patch", **_ABOUT)
     )
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "input",
@@ -64,14 +90,15 @@ def _parser() -> argparse.ArgumentParser:
         help="checkpoint (.model, .pt, .ckpt, .nequip.zip), or package (.mdcg) for --info; it is "
         "never changed",
     )
-    add(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "-o",
         "--output",
         metavar="OUT",
         type=Path,
         help="where to write (.mdcg; .model or .pt; .nequip.zip)",
     )
-    add(
+    what.add_argument(
         "--info",
         action="store_true",
         help="only tell what is in the file and what can be patched; a checkpoint is loaded for "
@@ -159,7 +186,12 @@ def _parser() -> argparse.ArgumentParser:
     level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
     level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
     add("--version", action="version", version=f"mdcg-patch {__version__}")
-    return parser
+    parser.set_defaults(
+        run=run,
+        program="mdcg-patch",
+        if_stopped=": nothing was written and no temporary file is left",
+        refuse=parser.error,
+    )
 
 
 def _dtype(text: str) -> str:
@@ -183,73 +215,50 @@ def _targets(text: str) -> tuple[str, ...]:
 
 
 def _setting(text: str) -> tuple[str, int]:
-    name, equals, value = text.partition("=")
+    name, _, value = text.partition("=")
     try:
-        return name.strip(), int(value) if equals else int("")
+        return name.strip(), int(value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"--set is {text!r}, expected NAME=VALUE with a whole number"
         ) from error
 
 
-@terminal()
-def main(argv: list[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    argv : list of str, optional
-        Arguments, default ``sys.argv[1:]``.
-
-    Returns
-    -------
-    int
-        Exit code; see ``mdcg-patch --help``.
-    """
-    options = argparse.Namespace(json=False)
-
-    def work() -> int:
-        _parse(argv, options)
+def run(options: argparse.Namespace) -> None:
+    """Describe the input, or write the output."""
+    _check_arguments(options)
+    try:
         _check_paths(options)
-        _print(options, *_work(options))
-        return OK
-
-    def failed(error: Exception, code: int) -> None:
+        result, text = _work(options)
+    except Exception as error:
         partial: tuple[dict[str, Any], str] = getattr(error, "result", ({}, ""))
         result, text = partial
-        if text or options.json:
+        code = exit_code(error)
+        if code is not None and (text or options.json):
             about = {"exit_code": code, "message": sentence(error)}
-            _print(options, {**result, "error": about}, text)
+            with suppress(BrokenPipeError):
+                _print(options, {**result, "error": about}, text)
+        raise
+    _print(options, result, text)
 
-    stopped = ": nothing was written and no temporary file is left"
-    return guarded("mdcg-patch", work, failed=failed, interrupted=stopped)
 
-
-def _parse(argv: list[str] | None, options: argparse.Namespace) -> None:
-    parser = _parser()
-    parser.parse_args(argv, options)
+def _check_arguments(options: argparse.Namespace) -> None:
+    """Refuse options that do not go together, beyond what argparse refuses."""
     if options.types is not None:
         options.types = tuple(chain(*options.types))
-    if not options.info and options.output is None:
-        parser.error("name the output with -o OUT, or ask for --info")
-    if options.info and options.output is not None:
-        parser.error("--info writes nothing: leave out -o or --info")
     to_package = options.output is not None and options.output.suffix == CONVERTED
-    given = [
-        name
-        for name in ("types", "bundle", "radial", "set", "dispersion")
-        if getattr(options, name)
-    ]
+    names = ("types", "bundle", "radial", "set", "dispersion")
+    given = [name for name in names if getattr(options, name)]
     if given and not to_package:
         name = "table or --exact" if given[0] == "radial" else given[0]
-        parser.error(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")
+        options.refuse(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")
     inputs = [name for name, _ in options.set]
     if len(set(inputs)) < len(inputs):
-        parser.error(f"--set names {max(inputs, key=inputs.count)} twice, expected one value")
+        options.refuse(f"--set names {max(inputs, key=inputs.count)} twice, expected one value")
     if to_package and options.allow_partial:
-        parser.error("--allow-partial does not apply to .mdcg packages, which have every layer")
+        options.refuse("--allow-partial does not apply to .mdcg packages, which have every layer")
     if to_package and options.device != "cpu":
-        parser.error("--device does not apply to .mdcg packages, which are checked on the CPU")
+        options.refuse("--device does not apply to .mdcg packages, which are checked on the CPU")
 
 
 def _check_paths(options: argparse.Namespace) -> None:
@@ -290,7 +299,3 @@ def _print(options: argparse.Namespace, result: dict[str, Any], text: str) -> No
     if options.json:
         text = json.dumps(result, indent=2, ensure_ascii=False)
     print(text)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

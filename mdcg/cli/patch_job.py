@@ -1,4 +1,4 @@
-"""The work of ``mdcg-patch`` once the arguments are known."""
+"""``mdcg-patch``: describing a checkpoint, and patching it in place."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _package_refusals(
 
 
 def run(options: argparse.Namespace) -> Result:
-    """Patch, save a temporary file beside the target, load it, compare, and rename it."""
+    """Patch a model, save and load it beside the target, compare, and rename the file."""
     import torch
 
     from ..package.file import staged, write_synced
@@ -177,7 +177,7 @@ def run(options: argparse.Namespace) -> Result:
 
 
 def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, dict[str, Any]]:
-    """Return the model of the input, unpatched, its default head, and how the report begins."""
+    """Return the unpatched model of the input, its default head, and a report to be completed."""
     from ..package.convert import load_with_digest
     from ..patch import model_info, model_record, unpatch_model
 
@@ -253,13 +253,7 @@ def _show_layers(
 def checked(
     check: VerificationReport, otherwise: str, result: dict[str, Any], lines: list[str]
 ) -> None:
-    """Put the outcome of a verification into `result` and `lines`.
-
-    Raises
-    ------
-    VerificationError
-        It failed, with `otherwise` as the message.
-    """
+    """Add the outcome of a verification to `result` and `lines`; raise `otherwise` if it failed."""
     result["verification"] = check.to_dict()
     if not check.passed:
         error = VerificationError(otherwise)
@@ -278,13 +272,7 @@ def _device(name: str) -> torch.device:
 
 
 def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | None) -> str:
-    """Return the head to use.
-
-    Raises
-    ------
-    UsageError
-        Head or types are not in the model, or the output cannot be written; lists all problems.
-    """
+    """Return the head to use, or raise one error that lists all mistakes in the arguments."""
     problems, head, chosen = list(options.problems), options.head or default, 0
     try:
         chosen = info.head_index(head)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import UnsupportedProblemError, format_table
+from ._common import OK, heavy_work
 
 if TYPE_CHECKING:
     import torch
@@ -75,16 +79,33 @@ def _contractions() -> dict[str, SymmetricContractionProblem]:
     }
 
 
-def run() -> dict[str, Any]:
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "selftest",
+        help="compare the kernels of patched models with a plain computation (needs torch)",
+        description="Compare the generated kernels with a plain computation: "
+        "value, first and second derivatives.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what is compiled")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a table; return 3 where an error is above its limit."""
+    with heavy_work(logging.INFO if options.verbose else logging.WARNING):
+        results = compare()
+    print(json.dumps(results, indent=2) if options.json else show(results))
+    return OK if results["passed"] else 3
+
+
+def compare() -> dict[str, Any]:
     """Compare value, gradients and gradients of gradients with the einsum reference.
 
-    All cases run on the CPU, and on the first CUDA device if torch finds one.
-
-    Returns
-    -------
-    dict
-        ``passed`` and a list ``cases``, each with its largest relative errors, or with ``skipped``:
-        why there are no kernels for it.
+    All cases run on the CPU, and on the first CUDA device if torch finds one. The result has
+    ``passed`` and a list ``cases``, each with its largest relative errors, or with ``skipped``: why
+    there are no kernels for it.
     """
     import torch
 

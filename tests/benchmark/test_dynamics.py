@@ -18,7 +18,7 @@ DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
 
 def test_velocities_leave_the_structure_where_it_is() -> None:
     water = ase.io.read(DATA / "water192.xyz")
-    atoms = dynamics.with_velocities(water, 2, 300.0)
+    atoms = dynamics.with_velocities(water, 2)
     assert len(atoms) == 8 * len(water)
     assert np.abs(atoms.get_momenta().sum(axis=0)).max() < 1e-9
     assert 280 < atoms.get_temperature() < 320

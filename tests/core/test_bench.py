@@ -19,8 +19,7 @@ from mdcg import UnsupportedProblemError
 from mdcg.bench import report, timing
 from mdcg.bench.model import EngineStep, Settings, measure, refusal
 from mdcg.bench.systems import make_system, water_box
-from mdcg.cli import bench
-from mdcg.cli.bench import main
+from mdcg.cli.main import main, make_parser
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 CHECKPOINT = DATA / "mace_water_e3nn044.model"
@@ -106,9 +105,9 @@ def test_threads_are_those_that_were_asked_for(
     variable: str, threads: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    options = bench._parser().parse_args(["model", "a.model"])
+    options = make_parser().parse_args(["bench", "model", "a.model"])
     assert options.threads == (threads or len(os.sched_getaffinity(0)))
-    assert bench._parser().parse_args(["model", "a.model", "--threads", "5"]).threads == 5
+    assert make_parser().parse_args(["bench", "model", "a.model", "--threads", "5"]).threads == 5
 
 
 @pytest.mark.parametrize("tuned", [False, True])
@@ -150,13 +149,13 @@ def test_one_that_fails_does_not_stop_the_others() -> None:
                 raise self.fails("broken")
             return {"energy": np.ones(1), "forces": np.full((3, 3), 2.0)}
 
-    makers = {
+    loaders = {
         "original": lambda: lambda atoms: Step(),
         "oeq": lambda: lambda atoms: Step(AssertionError),
         "cueq": lambda: Step(KeyError)(),  # type: ignore[dict-item]
         "engine": lambda: lambda atoms: Step(MemoryError),
     }
-    small, large = measure(makers, [water_box(1), water_box(2)], Settings(repeats=1))  # type: ignore[arg-type]
+    small, large = measure(loaders, [water_box(1), water_box(2)], Settings(repeats=1))  # type: ignore[arg-type]
     assert [row["impl"] for row in large["rows"]] == ["original"]
     reasons = {one["impl"]: one["reason"] for one in large["refused"]}
     assert reasons == {
@@ -181,11 +180,16 @@ def test_table_is_aligned() -> None:
 
 @needs_mace
 @pytest.mark.slow
-def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bench_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two sizes, in an allocator that stays as it is: the process goes on with other tests."""
+    monkeypatch.setattr(timing, "keep_heap", lambda: None)
     path = tmp_path / "model.json"
-    options = ["--atoms", "3,24", "--repeats", "1", "--malloc", "stock", "--json", str(path)]
-    assert main(["model", str(CHECKPOINT), *options, "--dtype", "float32", "--stress"]) == 0
+    options = ["--atoms", "3,24", "--repeats", "1", "--json", str(path)]
+    assert (
+        main(["bench", "model", str(CHECKPOINT), *options, "--dtype", "float32", "--stress"]) == 0
+    )
     out = capsys.readouterr().out
     assert "mace_water_e3nn044.model  float32  ScaleShiftMACE" in out
     assert "energy, forces and stress" in out
@@ -210,10 +214,10 @@ def test_bench_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert rows[0]["speedup"] == 1.0  # of one sample each, which cannot scatter
 
 
-@pytest.mark.parametrize("code", ["import mdcg.cli.bench", None], ids=["parsing", "a package"])
+@pytest.mark.parametrize("code", ["import mdcg.cli.main", None], ids=["parsing", "a package"])
 def test_torch_is_not_loaded(code: str | None, tmp_path: Path) -> None:
-    command = ["model", str(PACKAGE), "--atoms", "3", "--repeats", "1", "--stress"]
-    code = code or f"from mdcg.cli.bench import main; assert main({command!r}) == 0"
+    command = ["bench", "model", str(PACKAGE), "--atoms", "3", "--repeats", "1", "--stress"]
+    code = code or f"from mdcg.cli.main import main; assert main({command!r}) == 0"
     code += "; import sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
@@ -245,7 +249,7 @@ def test_the_engine_on_other_structures() -> None:
 def test_wrong_arguments_are_one_sentence(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert main(["bench", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("mdcg bench: ")
@@ -257,7 +261,7 @@ def test_bench_without_a_device_is_one_sentence(capsys: pytest.CaptureFixture[st
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("torch finds a CUDA device")
-    assert main(["model", str(CHECKPOINT), "--device", "cuda"]) == 5
+    assert main(["bench", "model", str(CHECKPOINT), "--device", "cuda"]) == 5
     captured = capsys.readouterr()
     assert captured.err.startswith(f"mdcg bench: torch {torch.__version__} finds no CUDA device")
     assert captured.out == ""
@@ -265,7 +269,7 @@ def test_bench_without_a_device_is_one_sentence(capsys: pytest.CaptureFixture[st
 
 def test_bench_startup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "startup.json"
-    assert main(["startup", str(PACKAGE), "--repeats", "2", "--json", str(target)]) == 0
+    assert main(["bench", "startup", str(PACKAGE), "--repeats", "2", "--json", str(target)]) == 0
     out = capsys.readouterr().out
     assert "median of 2" in out
     assert "without torch" in out
@@ -275,5 +279,5 @@ def test_bench_startup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         assert all(seconds > 0 for seconds in result[kind].values())
     assert result["cold"]["kernels"] > result["cached"]["kernels"], "they were compiled"
     (tmp_path / "bad.mdcg").write_bytes(b"abc")
-    assert main(["startup", str(tmp_path / "bad.mdcg")]) == 4
+    assert main(["bench", "startup", str(tmp_path / "bad.mdcg")]) == 4
     assert "bad.mdcg" in capsys.readouterr().err.splitlines()[-1]

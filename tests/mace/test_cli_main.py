@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import mdcg
-from mdcg.cli import environment, selftest
+from mdcg.cli import env, selftest
 from mdcg.cli.main import main
 from mdcg.runtime import cache_dir
 
@@ -34,18 +34,30 @@ def test_environment(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert word in text
     monkeypatch.setenv("MDCG_CXX", "/no/such/compiler -O1")
     assert main(["env"]) == 0
-    assert "none found (searched /no/such/compiler -O1)" in capsys.readouterr().out
+    assert "none (the C++ compiler '/no/such/compiler' named by" in capsys.readouterr().out
 
 
 def test_environment_survives_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **options: Any) -> None:
         raise RuntimeError("broken")
 
-    for name in ("_cpu_info", "_core", "_ask", "_cache", "_instruction_set"):
-        monkeypatch.setattr(environment, name, fail)
-    monkeypatch.setattr(environment.platform, "platform", fail)
-    report = environment.collect()
-    assert "RuntimeError: broken" in environment.show(report)
+    for name in ("_core", "_compiler", "_cache", "_instruction_set", "_gpus", "_driver", "_nvrtc"):
+        monkeypatch.setattr(env, name, fail)
+    monkeypatch.setattr(env.platform, "platform", fail)
+    report = env.collect()
+    assert "RuntimeError: broken" in env.show(report)
+
+
+def test_environment_of_the_sources() -> None:
+    """Where there is no compiled core, one line says so, and the others that they need it."""
+    sources = Path(__file__).resolve().parents[2]
+    if list((sources / "mdcg").glob("_core*.so")):
+        pytest.skip("the sources are installed in place")
+    command = [sys.executable, "-m", "mdcg", "env"]
+    done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("has no compiled core: start Python in another folder") == 1
+    assert done.stdout.count("unknown (the compiled core is missing)") > 3
 
 
 def test_environment_needs_no_torch(tmp_path: Path) -> None:
@@ -71,13 +83,13 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert main(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / mdcg.__version__}\n"
     assert main(["cache", "size"]) == 0
-    assert capsys.readouterr().out == "1 kernels, 2.0 MB\n"
+    assert capsys.readouterr().out == "1 compiled files, 2.0 MB\n"
     assert main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out == "deleted 1 kernels, 2.0 MB\n"
+    assert capsys.readouterr().out == "deleted 1 compiled files, 2.0 MB\n"
     assert not folder.exists()
     assert other.read_text() == "precious"
     assert main(["cache", "size"]) == 0
-    assert capsys.readouterr().out == "0 kernels, 0.0 MB\n"
+    assert capsys.readouterr().out == "0 compiled files, 0.0 MB\n"
 
 
 def test_a_cache_that_keeps_nothing(
@@ -259,7 +271,7 @@ def test_expected_errors_are_sentences(capsys: Any, monkeypatch: pytest.MonkeyPa
     def fail() -> None:
         raise mdcg.KernelCompileError("no C++ compiler was found")
 
-    monkeypatch.setattr(selftest, "run", fail)
+    monkeypatch.setattr(selftest, "compare", fail)
     assert main(["selftest"]) == 5
     assert capsys.readouterr().err == "mdcg: no C++ compiler was found\n"
 

@@ -42,7 +42,7 @@ USES = ("patching in place", "package on CPUs", "package on GPUs", "package in L
 
 def run_process(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mdcg.cli.patch", *map(str, args)],
+        [sys.executable, "-m", "mdcg", "patch", *map(str, args)],
         capture_output=True,
         text=True,
         **options,

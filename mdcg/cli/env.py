@@ -1,7 +1,9 @@
-"""``python -m mdcg env``: a fact that cannot be determined is reported as such and never raises."""
+"""``python -m mdcg env``: what a report of a problem needs to say about the machine."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import shlex
@@ -9,29 +11,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
-from importlib import util
 from pathlib import Path
 from typing import Any
 
 from .. import env
 from .._version import __version__
-from ..errors import installed_version
+from ..errors import KernelCompileError, MissingDependencyError, installed_version
 
 _PACKAGES = (
     *("torch", "numpy", "ase", "e3nn", "mace-torch", "nequip"),
     *("cuequivariance-torch", "openequivariance", "matplotlib"),
-)
-_CPU_FEATURES = (
-    "sse4_2",
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "avx512f",
-    "avx512vl",
-    "avx512_bf16",
-    "amx_tile",
 )
 _FOREIGN_VARIABLES = (
     *("CXX", "OMP_NUM_THREADS", "OMP_PROC_BIND", "MKL_NUM_THREADS", "XDG_CACHE_HOME"),
@@ -40,8 +29,28 @@ _FOREIGN_VARIABLES = (
 _TIMEOUT_S = 10.0
 
 
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "env",
+        help="versions, compiler, CPU, GPUs, kernel cache and environment variables",
+        description="Show versions and settings that mdcg finds on this machine.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the report."""
+    report = collect()
+    print(json.dumps(report, indent=2, ensure_ascii=False) if options.json else show(report))
+
+
 def collect() -> dict[str, Any]:
-    """Return the report as plain dicts, lists, strings and numbers."""
+    """Return the report as plain dicts, lists, strings and numbers.
+
+    A fact that cannot be determined is reported as such and never raises.
+    """
     return {
         "mdcg": {
             "version": __version__,
@@ -55,17 +64,12 @@ def collect() -> dict[str, Any]:
         },
         "packages": {name: installed_version(name) or "not installed" for name in _PACKAGES},
         "cpu": {
-            "model": _try(lambda: _cpu_info().get("model name", platform.processor() or "unknown")),
-            "cores usable": _try(lambda: len(os.sched_getaffinity(0))),
-            "features": _try(_cpu_features),
+            "model": _try(env.cpu_name),
+            "cores usable": _try(env.usable_cores),
             "instruction set used": _try(_instruction_set),
         },
         "compiler": _try(_compiler),
-        "gpu": {
-            "devices": _try(_gpus),
-            "kernels run on": _try(_gpu_targets),
-            "NVRTC": _try(_nvrtc),
-        },
+        "gpu": {"devices": _try(_gpus), "driver": _try(_driver), "NVRTC": _try(_nvrtc)},
         "kernel cache": _try(_cache),
         "variables": {
             **{
@@ -86,27 +90,26 @@ def show(report: dict[str, Any]) -> str:
             continue
         lines.append(f"{section}:")
         width = max(len(str(key)) for key in content)
-        lines += [f"  {str(key).ljust(width)}  {_inline(value)}" for key, value in content.items()]
+        for key, value in content.items():
+            text = ", ".join(value) if isinstance(value, list) else str(value)
+            lines.append(f"  {str(key).ljust(width)}  {text}")
     return "\n".join(lines)
-
-
-def _inline(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _try(function: Callable[[], Any]) -> Any:
     try:
         return function()
+    except MissingDependencyError:  # `_core` reports how to get it
+        return "unknown (the compiled core is missing)"
     except Exception as error:
         return f"unknown ({type(error).__name__}: {error})"
 
 
 def _core() -> str:
-    found = util.find_spec("mdcg._core")
-    if found is None or found.origin is None:
-        return "missing: install mdcg with pip"
-    from .. import _core
-
+    try:
+        from .. import _core
+    except MissingDependencyError as error:
+        return f"missing: {error}"
     return str(_core.__file__)
 
 
@@ -116,31 +119,18 @@ def _instruction_set() -> str:
     return str(_core.instruction_set_level())
 
 
-def _cpu_info() -> dict[str, str]:
-    text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _cpu_features() -> list[str]:
-    flags = set(_cpu_info().get("flags", "").split())
-    return [name for name in _CPU_FEATURES if name in flags]
-
-
 def _compiler() -> dict[str, str]:
-    named = env.compiler()
-    candidates = [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
-    for command in candidates:
-        path = shutil.which(command[0])
-        if path:
-            return {
-                "command": shlex.join([path, *command[1:]]),
-                "version": _try(partial(_ask, path)),
-            }
-    return {"command": f"none found (searched {', '.join(shlex.join(c) for c in candidates)})"}
+    from ..runtime.compiler import find_compiler
+
+    try:
+        command = find_compiler()
+    except KernelCompileError as error:
+        return {"command": f"none ({error})"}
+    command[0] = shutil.which(command[0]) or command[0]
+    return {"command": shlex.join(command), "version": _try(lambda: _version_of(command[0]))}
 
 
-def _ask(compiler: str) -> str:
+def _version_of(compiler: str) -> str:
     done = subprocess.run(
         [compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
     )
@@ -148,40 +138,27 @@ def _ask(compiler: str) -> str:
 
 
 def _gpus() -> list[str] | str:
-    """Return name, memory and driver of every NVIDIA device, from nvidia-smi."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return "unknown (nvidia-smi is not on the path)"
-    done = subprocess.run(
-        [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        return f"none ({(done.stdout + done.stderr).strip()})"
-    names = ("", "memory ", "driver ")
-    return [
-        ", ".join(name + value.strip() for name, value in zip(names, line.split(","), strict=False))
-        for line in done.stdout.splitlines()
-    ]
-
-
-def _gpu_targets() -> list[str] | str:
-    """Return the architecture of every device that the driver gives to this process."""
+    """Return architecture and name of every device that the driver gives to this process."""
     from .. import _core
 
     found: list[str] = []
     while True:
         try:
-            found.append(f"sm_{_core.cuda_compute_capability(len(found))}")
+            number = len(found)
+            target = f"sm_{_core.cuda_compute_capability(number)}"
+            found.append(f"{target} {_core.cuda_device_name(number)}")
         except RuntimeError as error:
             return found or f"none ({error})"
 
 
+def _driver() -> str:
+    from .. import _core
+
+    major, minor = divmod(_core.cuda_available_version() // 10, 100)
+    return f"for CUDA {major}.{minor}" if major else "none"
+
+
 def _nvrtc() -> str:
-    from ..errors import KernelCompileError
     from ..runtime.nvrtc import find_nvrtc
 
     try:
@@ -196,12 +173,12 @@ def _nvrtc() -> str:
 def _cache() -> dict[str, Any]:
     from ..runtime.cache import cache_dir, cache_size, why_not_kept
 
-    kernels, size = cache_size()
+    count, size = cache_size()
     reason = why_not_kept()  # tries what compiling does, which makes the folder
     return {
         "folder": str(cache_dir()),
         "writable": not reason,
         **({"warning": reason} if reason else {}),
-        "kernels": kernels,
+        "compiled files": count,
         "size": f"{size / 1e6:.1f} MB",
     }
