@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/pair_functions.hpp"
+
 namespace mdcg {
 
 // Points that follow each other, and the atom that they are around. Pairs further apart than the
@@ -19,13 +21,6 @@ struct PairRun {
 struct PairForce {
     double force[3] = {};
     double virial[6] = {};  // xx yy zz xy xz yz
-};
-
-// Damped r^-6 and r^-8 of one pair of types, g = s6 / (r^6 + a6 + p6 / r^8) + s8 / (r^8 + a8 + p8 /
-// r^8). Becke-Johnson damping has p = 0, zero damping a = 0.
-struct PairDamping {
-    double s6, a6, p6;
-    double s8, a8, p8;
 };
 
 struct PairKernels {
