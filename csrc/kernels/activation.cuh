@@ -1,8 +1,5 @@
 #pragma once
-#include "kernels/common.cuh"
-
-INLINE T log_of_1_plus(T x) { return log1p(x); }
-
 #include "kernels/activation.hpp"
+#include "kernels/common.cuh"
 
 INLINE T activate(int kind, T x, T& slope) { return activate<T>(Activation(kind), x, slope); }

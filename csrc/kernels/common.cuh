@@ -1,16 +1,10 @@
 // Every program begins with this file; T is float or double.
 #pragma once
-#define INLINE __device__ __forceinline__
-#define MDCG_HD INLINE
-#define MDCG_UNROLL _Pragma("unroll")
 #include "kernels/types.hpp"
 
 using namespace mdcg;
 
-INLINE float exponential(float x) { return expf(x); }
-INLINE double exponential(double x) { return exp(x); }
-INLINE double square_root(double x) { return sqrt(x); }
-INLINE double power(double x, double p) { return pow(x, p); }
+#define INLINE __device__ __forceinline__
 
 // Length of an edge that is not shorter than r_max, Å: longer than any cutoff.
 constexpr double DEAD = 1e3;

@@ -66,13 +66,64 @@ struct ThreadRow {
     INLINE ThreadRow() : number(thread_number()) {}
 };
 
-#define ROW_KERNEL(NAME, ARGUMENTS, MEMBER, ROW)       \
-    extern "C" __global__ void __launch_bounds__(256)  \
-        NAME(const __grid_constant__ ARGUMENTS<T> p) { \
-        const ROW row;                                 \
-        if (row.number < p.count) p.MEMBER(row);       \
-    }
-MDCG_ROW_FUNCTIONS(ROW_KERNEL)
+extern "C" __global__ void __launch_bounds__(256) type_rows_forward(const TypeRows<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) scale_forward(const Scale<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) normalize_forward(const Normalize<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) normalize_backward(const Normalize<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) product_forward(const Product<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) product_backward(const Product<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) sum_forward(const __grid_constant__ Sum<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) sum_backward(const __grid_constant__ Sum<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) energy_forward(const Energy<T> p) {
+    const ThreadRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) energy_backward(const Energy<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    reference_weights_forward(const ReferenceWeights<T> p) {
+    const ThreadRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    reference_weights_backward(const ReferenceWeights<T> p) {
+    const ThreadRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate<T> p) {
+    const ThreadRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) gate_backward(const Gate<T> p) {
+    const ThreadRow row;
+    if (row.number < p.count) p.backward(row);
+}
 
 extern "C" __global__ void __launch_bounds__(256) gather_rows(const GatherArguments<T> p) {
     const WarpRow row;
