@@ -1,5 +1,5 @@
 // Pairs of the dispersion. Defined before: REFERENCES_USED, the largest number of references of a
-// type, and ZERO_DAMPING, 0 for that of Becke and Johnson.
+// type, and ZERO_DAMPING, false for that of Becke and Johnson.
 #include "kernels/each_point.cuh"
 
 // Energy of an atom; with `gradient` its force and the derivatives by its weights as well.
@@ -13,10 +13,10 @@ INLINE void dispersion(const DispersionArguments<T>& a) {
     double found[1 + REFERENCES_USED] = {};  // energy, derivatives by weights
     for (int slot = 0; slot < a.points.slots; ++slot) {
         const int other = a.points.slot_type[slot];
-        const DampingOfPair d = a.damping[type * a.num_types + other];
+        const PairDamping d = a.damping[type * a.num_types + other];
         const double* const c6 =
-            a.c6 + (Long(type) * REFERENCES * a.num_types + other) * REFERENCES;
-        const Long step = Long(a.num_types) * REFERENCES;  // from one reference to the next
+            a.c6 + (Long(type) * MAX_REFERENCES * a.num_types + other) * MAX_REFERENCES;
+        const Long step = Long(a.num_types) * MAX_REFERENCES;  // from one reference to the next
         double strength[REFERENCES_USED], sums[REFERENCES_USED];
 #pragma unroll
         for (int b = 0; b < REFERENCES_USED; ++b) {
@@ -29,19 +29,8 @@ INLINE void dispersion(const DispersionArguments<T>& a) {
             double w[REFERENCES_USED];
 #pragma unroll
             for (int b = 0; b < REFERENCES_USED; ++b) w[b] = a.weights[b * a.count + p];
-            const double r4 = square * square, r6 = r4 * square, r8 = r4 * r4;
-            double low = r6 + d.a6, high = r8 + d.a8;
-            double low_slope = 6 * r4, high_slope = 8 * r6;  // d/dr / r
-            if (ZERO_DAMPING) {
-                const double r_8 = 1.0 / r8, r_10 = r_8 / square;
-                low += d.p6 * r_8;
-                high += d.p8 * r_8;
-                low_slope -= 8 * d.p6 * r_10;
-                high_slope -= 8 * d.p8 * r_10;
-            }
-            const double inverse = 1.0 / (low * high);
-            const double below = inverse * high, above = inverse * low;
-            const double g = d.s6 * below + d.s8 * above;
+            double slope;
+            const double g = damped_powers<ZERO_DAMPING>(d, square, slope);
             double c = 0;
 #pragma unroll
             for (int b = 0; b < REFERENCES_USED; ++b) {
@@ -49,8 +38,7 @@ INLINE void dispersion(const DispersionArguments<T>& a) {
                 c += strength[b] * w[b];
             }
             if (!gradient) return;
-            force.add(v.x, v.y, v.z,
-                      c * (d.s6 * below * below * low_slope + d.s8 * above * above * high_slope));
+            force.add(v.x, v.y, v.z, c * slope);
         });
 #pragma unroll
         for (int b = 0; b < REFERENCES_USED; ++b) {

@@ -1,24 +1,9 @@
 #include "kernels/cutoff.cuh"
 #include "kernels/pair_energy.hpp"
 
-// Energy of an edge and its derivative with respect to the length; false: too long.
 INLINE bool pair_energy(const PairArguments<T>& p, Long edge, double& energy, double& slope) {
     const Long pair = p.receiver_type[edge] * p.num_types + p.sender_type[edge];
-    const double r = p.length[edge], r_max = p.r_max[pair];
-    if (!(r < r_max)) return false;
-    double cut, cut_slope;
-    polynomial_cutoff(p.power, r / r_max, cut, cut_slope);
-    double screen = 0, screen_slope = 0;
-    for (int k = 0; k < p.terms; ++k) {
-        const double decay = p.exponents[k] / p.a[pair];
-        const double term = p.coefficients[k] * exp(-decay * r);
-        screen += term;
-        screen_slope -= decay * term;
-    }
-    const double scale = p.factor[pair] / r;
-    energy = scale * screen * cut;
-    slope = scale * (screen_slope * cut + screen * cut_slope / r_max - screen * cut / r);
-    return true;
+    return p.repulsion.at(pair, p.length[edge], energy, slope);
 }
 
 // A warp per receiver.

@@ -1,24 +1,24 @@
 // Arguments of kernels/pair_energy.cuh.
 #pragma once
 
-#include "kernels/types.hpp"
+#include "kernels/pair_functions.hpp"
 
 namespace mdcg {
 
 template <typename T>
 struct PairArguments {
-    Long num_nodes, num_edges, num_types, terms;
-    const int *row_ptr, *sender_type, *receiver_type;
-    const double* length;                    // [num_edges]
-    const T* unit;                           // [num_edges][3]
-    const double *factor, *a, *r_max;        // [types][types], receiver and sender
-    const double *coefficients, *exponents;  // [terms]
-    double power, sign;
-    double* energies;       // [num_nodes]
-    T* edge_gradient;       // [num_edges][3]
+    Long num_nodes, num_edges, num_types;
+    const int* row_ptr;        // [num_nodes + 1]
+    const int* sender_type;    // [num_edges]
+    const int* receiver_type;  // [num_edges]
+    const double* length;      // [num_edges] Å
+    const T* unit;             // [num_edges * 3]
+    ScreenedRepulsion repulsion;
+    double sign;
+    double* energies;       // [num_nodes], added to
+    T* edge_gradient;       // [num_edges * 3], added to
     const int* receiver;    // [num_edges]
     const double* weights;  // [num_nodes] of energies in the sum that is derived; null: ones
 };
-static_assert(sizeof(PairArguments<float>) == 160 && sizeof(PairArguments<double>) == 160);
 
 }  // namespace mdcg

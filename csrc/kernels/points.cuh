@@ -57,11 +57,7 @@ struct PairCount {
     }
     // `change` is the derivative by r, divided by r.
     INLINE double near(double square, double& change) const {
-        const double ratio = radius / sqrt(square);
-        const double decay = exp(steepness - steepness * ratio);
-        const double count = 1.0 / (1.0 + decay);
-        change = -steepness * ratio * decay * count * count / square;
-        return count;
+        return neighbour_count(radius, steepness, square, change);
     }
     // Nearly all pairs are far, where single precision is 1e-11 of one neighbour.
     INLINE float of_far(float square, float& change) const {
@@ -124,56 +120,4 @@ extern "C" __global__ void __launch_bounds__(POINT_THREADS)
 #pragma unroll
     for (int i = 0; i < 9; ++i) sum.v[i] += double(far.v[i]);
     store_force(sum, a.forces, a.virials, node);
-}
-
-// Weights of a coordination number, relative to the nearest reference: the exponentials of all may
-// be too small for a double.
-INLINE void reference_weights(const double* references, double steepness, double cn,
-                              double* weights) {
-    double nearest = 1e300, total = 0;
-#pragma unroll
-    for (int a = 0; a < REFERENCES; ++a)
-        if (references[a] >= 0)
-            nearest = fmin(nearest, (cn - references[a]) * (cn - references[a]));
-#pragma unroll
-    for (int a = 0; a < REFERENCES; ++a) {
-        const double square = (cn - references[a]) * (cn - references[a]);
-        weights[a] = references[a] >= 0 ? exp(-steepness * (square - nearest)) : 0.0;
-        total += weights[a];
-    }
-#pragma unroll
-    for (int a = 0; a < REFERENCES; ++a) weights[a] /= total;
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    reference_weights_forward(const ReferenceArguments<T> a) {
-    const Long n = thread_number();
-    if (n >= a.count) return;
-    double weights[REFERENCES];
-    reference_weights(a.references + REFERENCES * a.types[n], a.steepness,
-                      double(a.x[n * a.x_width]), weights);
-    T* const out = a.out + n * a.out_width;
-#pragma unroll
-    for (int b = 0; b < REFERENCES; ++b) out[b] = T(weights[b]);
-    for (int b = REFERENCES; b < a.out_width; ++b) out[b] = T(0);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    reference_weights_backward(const ReferenceArguments<T> a) {
-    const Long n = thread_number();
-    if (n >= a.count) return;
-    const double* const references = a.references + REFERENCES * a.types[n];
-    const double cn = double(a.x[n * a.x_width]);
-    const T* const g = a.g + n * a.out_width;
-    double weights[REFERENCES], mean = 0, slope = 0;
-    reference_weights(references, a.steepness, cn, weights);
-#pragma unroll
-    for (int b = 0; b < REFERENCES; ++b)
-        mean -= weights[b] * 2 * a.steepness * (cn - references[b]);
-#pragma unroll
-    for (int b = 0; b < REFERENCES; ++b)
-        slope += double(g[b]) * weights[b] * (-2 * a.steepness * (cn - references[b]) - mean);
-    T* const dx = a.dx + n * a.x_width;
-    dx[0] = (a.add ? dx[0] : T(0)) + T(slope);
-    for (int b = 1; b < a.x_width && !a.add; ++b) dx[b] = T(0);
 }

@@ -1,11 +1,11 @@
 // Arguments of kernels/points.cuh.
 #pragma once
 
-#include "kernels/types.hpp"
+#include "kernels/pair_functions.hpp"
+#include "kernels/row_functions.hpp"
 
 namespace mdcg {
 
-constexpr int REFERENCES = 7;  // of a type, in rows of weights and C6 coefficients
 // Of a block of the kernels that visit points; a block has a node.
 constexpr int POINT_WARPS = 4, POINT_THREADS = 32 * POINT_WARPS;
 
@@ -58,31 +58,12 @@ struct CoordinationArguments {
 static_assert(sizeof(CoordinationArguments<double>) == 216);
 
 template <typename T>
-struct ReferenceArguments {
-    const T* x;                // [count][x_width]
-    T* out;                    // [count][out_width]
-    const T* g;                // of out
-    T* dx;                     // of x
-    const double* references;  // [T][REFERENCES]
-    const int* types;
-    double steepness;
-    Long count;
-    int x_width, out_width, add, unused;
-};
-static_assert(sizeof(ReferenceArguments<double>) == 80);
-
-struct DampingOfPair {
-    double s6, a6, p6, s8, a8, p8;
-};
-static_assert(sizeof(DampingOfPair) == 48);
-
-template <typename T>
 struct DispersionArguments {
     PointSet points;
-    const T* rows;                 // [num_local][width] weights
-    const double* weights;         // [REFERENCES][points]
-    const double* c6;              // [T][REFERENCES][T][REFERENCES]
-    const DampingOfPair* damping;  // [T][T]
+    const T* rows;               // [num_local][width] weights
+    const double* weights;       // [MAX_REFERENCES][points]
+    const double* c6;            // [T][MAX_REFERENCES][T][MAX_REFERENCES]
+    const PairDamping* damping;  // [T][T]
     const int* types;
     double* energies;  // [num_local], added to
     T* gradient;       // [num_local][width] of rows, written

@@ -49,7 +49,7 @@ void DevicePoints::upload(const Points& points, const double* positions, std::in
         given = parts.bytes();
         if (start != nullptr && start == host_.data()) return given;
         for (double*& axis : axes_) parts.take(axis, count_);
-        parts.take(gathered_, REFERENCES * count_);
+        parts.take(gathered_, MAX_REFERENCES * count_);
         parts.take(forces_, 3 * num_local);
         parts.take(virials_, 6 * num_local);
         parts.take(kept_, 64 * num_local);

@@ -111,14 +111,6 @@ void check_cutoff_power(const Fields& fields, double p) {
         fields.fail("p", number_text(p), "2 to 200");
 }
 
-void polynomial_cutoff(double p, double x, double& value, double& slope) {
-    value = slope = 0;
-    if (!(x < 1)) return;
-    const double low = std::pow(x, p - 1);
-    value = 1.0 + low * x * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)));
-    slope = -p * (p + 1) * (p + 2) / 2 * low * (1 - x) * (1 - x);
-}
-
 int RadialSpec::outputs(const Fields& fields) {
     const std::vector<Fields> layers = fields.objects("layers");
     if (layers.empty()) fields.fail("layers", "no layers", "a network");

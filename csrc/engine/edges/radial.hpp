@@ -85,9 +85,6 @@ std::vector<double> read_cutoffs(const Fields& fields, const ModelInfo& info);
 // Throws what Fields::fail does if the power `p` is out of range.
 void check_cutoff_power(const Fields& fields, double p);
 
-// 1 - (p+1)(p+2)/2 x^p + p(p+2) x^(p+1) - p(p+1)/2 x^(p+2) and its derivative; 0 from x = 1 on.
-void polynomial_cutoff(double p, double x, double& value, double& slope);
-
 // A block of edges.
 struct RadialEdges {
     std::int64_t count;                 // of edges

@@ -11,7 +11,7 @@
 #include "engine/backend/cpu/pair_kernels.hpp"
 #include "engine/error.hpp"
 #include "engine/ops/coordination.hpp"
-#include "engine/ops/reference_weights.hpp"
+#include "engine/ops/node/reference_weights.hpp"
 
 namespace mdcg {
 

@@ -20,21 +20,19 @@ public:
         if (spec.x.accumulate)  // its gradient is copied
             spec.fields.fail("x", "a value whose gradient another layer finds first",
                              "a value that this layer alone reads, for device cuda");
-        for (const PairDamping& d : spec.damping)
-            damping_.push_back({d.s6, d.a6, d.p6, d.s8, d.a8, d.p8});
         for (std::size_t i = 0; i < spec.c6.size(); ++i)
-            if (spec.c6[i] != 0) references_ = std::max(references_, int(i % REFERENCES) + 1);
+            if (spec.c6[i] != 0) references_ = std::max(references_, int(i % MAX_REFERENCES) + 1);
     }
 
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
-        const bool zero = std::any_of(damping_.begin(), damping_.end(),
+        const bool zero = std::any_of(spec_.damping.begin(), spec_.damping.end(),
                                       [](const auto& d) { return d.p6 != 0 || d.p8 != 0; });
         const std::string defines = "#define REFERENCES_USED " + std::to_string(references_) +
-                                    "\n#define ZERO_DAMPING " + (zero ? "1" : "0") + "\n";
+                                    "\n#define ZERO_DAMPING " + (zero ? "true" : "false") + "\n";
         energy_ = kernels.fixed(TEXT, "dispersion_energy", defines);
         gradient_ = kernels.fixed(TEXT, "dispersion_gradient", defines);
         c6_.upload(spec_.c6, stream);
-        device_damping_.upload(damping_, stream);
+        damping_.upload(spec_.damping, stream);
     }
     // One pass gives energies, forces and gradients: the forward pass, after which energies are
     // summed.
@@ -45,7 +43,7 @@ public:
         arguments.weights =
             worker.points->gather(arguments.rows, references_, spec_.x.rows.width, *worker.stream);
         arguments.c6 = c6_.data();
-        arguments.damping = device_damping_.data();
+        arguments.damping = damping_.data();
         arguments.types = worker.types;
         arguments.energies = worker.energies;
         arguments.gradient = static_cast<T*>(worker.points->kept_rows());
@@ -68,9 +66,8 @@ public:
 private:
     const DispersionSpec& spec_;
     int references_ = 1;  // that any type has
-    std::vector<DampingOfPair> damping_;
     CudaArray<double> c6_;
-    CudaArray<DampingOfPair> device_damping_;
+    CudaArray<PairDamping> damping_;
     CudaFunction energy_, gradient_;
 };
 

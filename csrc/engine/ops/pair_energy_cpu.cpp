@@ -27,6 +27,13 @@ private:
 template <typename T>
 void CpuPairEnergy<T>::run(Worker<T>& worker, Range nodes, bool backward) const {
     const Graph& graph = *worker.graph;
+    const ScreenedRepulsion repulsion{spec_.factor.data(),
+                                      spec_.a.data(),
+                                      spec_.r_max.data(),
+                                      spec_.coefficients.data(),
+                                      spec_.exponents.data(),
+                                      static_cast<Long>(spec_.exponents.size()),
+                                      spec_.power};
     for (std::int64_t node = nodes.begin; node < nodes.end; ++node) {
         const auto row = size(node);
         double energy = 0;
@@ -36,24 +43,13 @@ void CpuPairEnergy<T>::run(Worker<T>& worker, Range nodes, bool backward) const 
                 size(worker.types[node] * spec_.num_types + worker.types[graph.sender[at]]);
             const double* v = graph.vec.data() + 3 * at;
             const double r = std::max(std::sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), 1e-8);
-            if (!(r < spec_.r_max[pair])) continue;
-            double c, c_slope;
-            polynomial_cutoff(spec_.power, r / spec_.r_max[pair], c, c_slope);
-            double screen = 0, screen_slope = 0;
-            for (std::size_t k = 0; k < spec_.coefficients.size(); ++k) {
-                const double decay = spec_.exponents[k] / spec_.a[pair];
-                const double term = spec_.coefficients[k] * std::exp(-decay * r);
-                screen += term;
-                screen_slope -= decay * term;
-            }
-            const double scale = spec_.factor[pair] / r;
+            double pair_energy, slope;
+            if (!repulsion.at(static_cast<Long>(pair), r, pair_energy, slope)) continue;
             if (!backward) {
-                energy += scale * screen * c;
+                energy += pair_energy;
                 continue;
             }
-            const double slope =
-                scale * worker.energy_weight(node) *
-                (screen_slope * c + screen * c_slope / spec_.r_max[pair] - screen * c / r);
+            slope *= worker.energy_weight(node);
             for (std::size_t k = 0; k < 3; ++k)
                 worker.edge_gradient[3 * at + k] += static_cast<T>(slope * v[k] / r);
         }

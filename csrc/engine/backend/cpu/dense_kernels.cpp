@@ -100,101 +100,23 @@ void gemm_panels(std::int64_t m, std::int64_t k, std::int64_t panels, const T* a
 
 // -- functions -----------------------------------------------------------------------------------
 
-// e^x, clamped where it leaves the range; relative error of a few units in the last place.
 template <typename T>
-inline Vector<T> exponential(Vector<T> x) {
+void activate_all(Activation kind, std::int64_t count, T factor, const T* x, T* y, T* dy) {
     using V = Vector<T>;
-    constexpr bool single = sizeof(T) == 4;
-    constexpr T low = single ? -87 : -708, high = single ? 88 : 709;
-    constexpr T ln2_high = T(6.93145751953125e-1), ln2_low = T(1.42860682030941723212e-6);
-    constexpr int degree = single ? 7 : 13;
-    x = x < low ? V{} + low : x;
-    x = x > high ? V{} + high : x;
-    const V t = x * T(1.44269504088896340736) + rounder<T>;
-    const V n = t - rounder<T>;
-    const V r = (x - n * ln2_high) - n * ln2_low;
-    T factor = 1;
-    for (int i = 2; i <= degree; ++i) factor /= T(i);
-    V p = V{} + factor;
-#pragma GCC unroll 16
-    for (int i = degree; i > 0; --i) {
-        factor *= T(i);
-        p = p * r + factor;
-    }
-    return (V)((Integers<T>)p + ((Integers<T>)t << (single ? 23 : 52)));
-}
-
-template <typename T>
-inline Vector<T> magnitude(Vector<T> x) {
-    return x < T(0) ? -x : x;
-}
-
-template <typename T, Activation kind>
-inline void apply(Vector<T> x, Vector<T>& y, Vector<T>& dy) {
-    using V = Vector<T>;
-    if (kind == Activation::silu || kind == Activation::sigmoid) {
-        const V s = T(1) / (T(1) + exponential<T>(-x));
-        if (kind == Activation::silu) {
-            y = x * s;
-            dy = s * (T(1) + x * (T(1) - s));
-        } else {
-            y = s;
-            dy = s * (T(1) - s);
-        }
-    } else if (kind == Activation::tanh) {
-        const V e = exponential<T>(T(-2) * magnitude<T>(x));
-        const V t = (T(1) - e) / (T(1) + e);
-        y = x < T(0) ? -t : t;
-        dy = T(4) * e / ((T(1) + e) * (T(1) + e));
-    } else if (kind == Activation::relu) {
-        y = x > T(0) ? x : V{};
-        dy = x > T(0) ? V{} + T(1) : V{};
-    } else if (kind == Activation::abs) {
-        y = magnitude<T>(x);
-        dy = x < T(0) ? V{} + T(-1) : (x > T(0) ? V{} + T(1) : V{});
-    } else if (kind == Activation::ssp) {
-        const V e = exponential<T>(-magnitude<T>(x));
-        V log = V{};
-        for (int i = 0; i < lanes<T>; ++i)
-            log[i] = static_cast<T>(__builtin_log1p(static_cast<double>(e[i])));
-        y = (x > T(0) ? x : V{}) + log - T(0.69314718055994530942);
-        const V s = T(1) / (T(1) + e);
-        dy = x > T(0) ? s : T(1) - s;
-    } else {
-        y = x;
-        dy = V{} + T(1);
-    }
-}
-
-template <typename T, Activation kind>
-void activate_all(std::int64_t count, T factor, const T* x, T* y, T* dy) {
-    using V = Vector<T>;
-    V f, d;
+    V slope{};
     std::int64_t i = 0;
     for (; i + lanes<T> <= count; i += lanes<T>) {
-        apply<T, kind>(load<V>(x + i), f, d);
-        store(y + i, factor * f);
-        if (dy != nullptr) store(dy + i, factor * d);
+        store(y + i, factor * activate<T>(kind, load<V>(x + i), slope));
+        if (dy != nullptr) store(dy + i, factor * slope);
     }
     if (i == count) return;
-    V rest = V{};
+    V rest{};
     for (std::int64_t j = i; j < count; ++j) rest[j - i] = x[j];
-    apply<T, kind>(rest, f, d);
+    rest = activate<T>(kind, rest, slope);
     for (std::int64_t j = i; j < count; ++j) {
-        y[j] = factor * f[j - i];
-        if (dy != nullptr) dy[j] = factor * d[j - i];
+        y[j] = factor * rest[j - i];
+        if (dy != nullptr) dy[j] = factor * slope[j - i];
     }
-}
-
-template <typename T>
-void activate(Activation kind, std::int64_t count, T factor, const T* x, T* y, T* dy) {
-    using A = Activation;
-    static constexpr decltype(&activate_all<T, A::none>) functions[] = {
-        // in the order of A
-        &activate_all<T, A::none>,    &activate_all<T, A::silu>, &activate_all<T, A::tanh>,
-        &activate_all<T, A::sigmoid>, &activate_all<T, A::relu>, &activate_all<T, A::abs>,
-        &activate_all<T, A::ssp>};
-    functions[static_cast<int>(kind)](count, factor, x, y, dy);
 }
 
 template <typename T>
@@ -299,9 +221,9 @@ void contract_backward(const Monomials<T>& m, const T* x, const T* coefficients,
 
 template <int level, typename T>
 DenseKernels<T> dense_kernels() {
-    return {&gemm_panels<T>, &activate<T>, &add_scaled<T>,
-            &scale<T>,       &multiply<T>, &interpolate<T>,
-            &dot<T>,         &contract<T>, &contract_backward<T>};
+    return {&gemm_panels<T>, &activate_all<T>, &add_scaled<T>,
+            &scale<T>,       &multiply<T>,     &interpolate<T>,
+            &dot<T>,         &contract<T>,     &contract_backward<T>};
 }
 template DenseKernels<float> dense_kernels<MDCG_SIMD_LEVEL, float>();
 template DenseKernels<double> dense_kernels<MDCG_SIMD_LEVEL, double>();

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/types.hpp"
+
 #if defined(__clang__)
 #pragma clang fp contract(fast)
 #elif defined(__GNUC__)
@@ -107,6 +109,22 @@ inline DoubleVector exponential(DoubleVector x) {
     return (DoubleVector)((Int64Vector)p + ((Int64Vector)shifted << 52));
 }
 
+// A Taylor series of degree 7; relative error of a few units in the last place.
+inline FloatVector exponential(FloatVector x) {
+    x = larger(smaller(x, FloatVector{} + 88.0f), FloatVector{} - 87.0f);
+    const FloatVector shifted = x * 1.44269504088896340736f + rounder<float>;
+    const FloatVector n = shifted - rounder<float>;
+    const FloatVector r = (x - n * 6.93145751953125e-1f) - n * 1.42860682030941723212e-6f;
+    FloatVector p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return (FloatVector)((Int32Vector)p + ((Int32Vector)shifted << 23));
+}
+
 // Natural logarithm of positive normal numbers, by 2 atanh((m-1)/(m+1)) of the mantissa m.
 inline DoubleVector logarithm(DoubleVector x) {
     const Int64Vector bits = (Int64Vector)x;
@@ -132,6 +150,13 @@ inline DoubleVector logarithm(DoubleVector x) {
     p = p * z2 + 2.0 / 3;
     p = p * (z2 * z) + 2.0 * z;
     return e * 6.93147180369123816490e-01 + (e * 1.90821492927058770002e-10 + p);
+}
+
+template <typename V>
+inline V log_of_1_plus(V x) {
+    for (int i = 0; i < lanes<Item<V>>; ++i)
+        x[i] = static_cast<Item<V>>(__builtin_log1p(static_cast<double>(x[i])));
+    return x;
 }
 
 inline DoubleVector power(DoubleVector x, double p) { return exponential(logarithm(x) * p); }

@@ -1,6 +1,4 @@
 // The functions of PairKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
-#include "engine/backend/cpu/pair_kernels.hpp"
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -24,6 +22,15 @@ inline V square_root(V v) {
     return v;
 #endif
 }
+
+}  // namespace
+}  // namespace mdcg
+
+// NOTES: after exponential() and square_root(), which the functions call.
+#include "engine/backend/cpu/pair_kernels.hpp"
+
+namespace mdcg {
+namespace {
 
 // A vector of pairs: from the points to the atom, and which of them count.
 struct Pairs {
@@ -61,8 +68,8 @@ double coordination(const PairRun& run, double radius, double steepness) {
     V total{};
     for (std::int64_t i = 0; i < run.count; i += lanes<double>) {
         const Pairs p(run, i);
-        const V ratio = radius / square_root(p.square);
-        total += p.only(1.0 / (1.0 + exponential(steepness - steepness * ratio)));
+        V change;
+        total += p.only(neighbour_count(radius, steepness, p.square, change));
     }
     return sum(total);
 }
@@ -72,11 +79,8 @@ void coordination_force(const PairRun& run, double radius, double steepness, dou
     ForceSum total;
     for (std::int64_t i = 0; i < run.count; i += lanes<double>) {
         const Pairs p(run, i);
-        const V ratio = radius / square_root(p.square);
-        const V decay = exponential(steepness - steepness * ratio);
-        const V count = 1.0 / (1.0 + decay);
-        // d count / dr / r
-        const V change = -steepness * ratio * decay * count * count / p.square;
+        V change;
+        neighbour_count(radius, steepness, p.square, change);
         total.add(p, p.only((slope + load<V>(slopes + i)) * change));
     }
     total.into(force);
@@ -89,31 +93,15 @@ void dispersion_of(const PairRun& run, const PairDamping& d, const double* const
     ForceSum total;
     for (std::int64_t i = 0; i < run.count; i += lanes<double>) {
         const Pairs p(run, i);
-        const V r4 = p.square * p.square, r6 = r4 * p.square, r8 = r4 * r4;
-        V low = r6 + d.a6, high = r8 + d.a8, r_8{};
-        if (zero) {
-            r_8 = 1.0 / r8;
-            low += d.p6 * r_8;
-            high += d.p8 * r_8;
-        }
-        const V below = p.only(1.0 / low), above = p.only(1.0 / high);
-        const V g = d.s6 * below + d.s8 * above;
+        V slope;
+        const V g = p.only(damped_powers<zero>(d, p.square, slope));
         V strength{};
         for (int b = 0; b < references; ++b) {
             const V w = load<V>(weights[b] + i);
             found[b] += g * w;
             if (forces) strength += c6[b] * w;
         }
-        if (forces) {
-            V low_slope = 6.0 * r4, high_slope = 8.0 * r6;  // d/dr / r
-            if (zero) {
-                const V r_10 = 8.0 * r_8 / p.square;
-                low_slope -= d.p6 * r_10;
-                high_slope -= d.p8 * r_10;
-            }
-            total.add(p, strength * (d.s6 * below * below * low_slope +
-                                     d.s8 * above * above * high_slope));
-        }
+        if (forces) total.add(p, p.only(strength * slope));
     }
     for (int b = 0; b < references; ++b) sums[b] += sum(found[b]);
     if (forces) total.into(*force);

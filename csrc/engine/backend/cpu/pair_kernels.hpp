@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/pair_functions.hpp"
+
 namespace mdcg {
 
 // A run of points, and the atom whose pairs with them are summed. Pairs further apart than the
@@ -19,14 +21,6 @@ struct PairRun {
 struct PairForce {
     double force[3] = {};
     double virial[6] = {};  // xx yy zz xy xz yz
-};
-
-// Damping of r^-6 and r^-8 for one pair of types,
-//     g(r) = s6 / (r^6 + a6 + p6 / r^8) + s8 / (r^8 + a8 + p8 / r^8).
-// Becke-Johnson damping has p = 0, zero damping a = 0.
-struct PairDamping {
-    double s6, a6, p6;
-    double s8, a8, p8;
 };
 
 struct PairKernels {

@@ -9,10 +9,9 @@
 
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/backend/cpu/pair_kernels.hpp"
+#include "engine/backend/cpu/row_kernels.hpp"
 
 namespace mdcg {
-
-enum class Activation { none, silu, tanh, sigmoid, relu, abs, ssp };  // ssp: log(1 + e^x) - log 2
 
 // Parses a name of the manifest; throws std::invalid_argument listing the names.
 Activation parse_activation(const std::string& name);
@@ -123,7 +122,7 @@ DenseKernels<T> dense_kernels();
 
 // All kernels of one instruction set.
 template <typename T>
-struct SimdTable : DenseKernels<T>, EdgeKernels<T>, PairKernels {
+struct SimdTable : DenseKernels<T>, EdgeKernels<T>, PairKernels, RowKernels {
     const char* name;  // "x86-64-v3"
 };
 

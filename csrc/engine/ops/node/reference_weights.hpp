@@ -4,11 +4,9 @@
 #pragma once
 
 #include "engine/ops/op.hpp"
+#include "kernels/row_functions.hpp"
 
 namespace mdcg {
-
-// Of a type; also how many columns of tensors by reference there are.
-constexpr int MAX_REFERENCES = 7;
 
 struct ReferenceWeightsSpec : OpSpec {
     const Operand& x = input("x", saved_for_backward);

@@ -1,0 +1,51 @@
+// The functions behind RowKernels, compiled once per instruction set, as dense_kernels.cpp is.
+#include "engine/backend/cpu/lanes.hpp"
+
+// NOTES: after lanes.hpp, whose exponential() the functions call.
+#include "engine/backend/cpu/row_kernels.hpp"
+
+namespace mdcg {
+namespace {
+
+// One thread has the row; it takes a vector at once. Rows are padded to whole vectors.
+template <typename T>
+struct VectorRow {
+    using V = Vector<T>;
+    Long number;
+
+    struct Sum {
+        V value;
+        void add(V a) { value += a; }
+    };
+    V load(const T* p) const { return mdcg::load<V>(p); }
+    void put(T* p, V a, int add = 0) const { store(p, add ? load(p) + a : a); }
+    template <typename Body>
+    void each(int width, const Body& body) const {
+        for (int j = 0; j < width; j += lanes<T>) body(j);
+    }
+    template <typename Body>
+    void each_item(int width, const Body& body) const {
+        for (int j = 0; j < width; ++j) body(j);
+    }
+    T total(Sum sum) const { return mdcg::sum(sum.value); }
+};
+
+#define MDCG_ROW_LOOP(NAME, ARGUMENTS, MEMBER, ROW)                   \
+    template <typename T>                                             \
+    void NAME(const void* given) {                                    \
+        const auto& p = *static_cast<const ARGUMENTS<T>*>(given);     \
+        for (Long n = 0; n < p.count; ++n) p.MEMBER(VectorRow<T>{n}); \
+    }
+MDCG_ROW_FUNCTIONS(MDCG_ROW_LOOP)
+
+}  // namespace
+
+template <int level, typename T>
+RowKernels row_kernels() {
+#define MDCG_ROW_POINTER(NAME, ARGUMENTS, MEMBER, ROW) &NAME<T>,
+    return {{MDCG_ROW_FUNCTIONS(MDCG_ROW_POINTER)}};
+}
+template RowKernels row_kernels<MDCG_SIMD_LEVEL, float>();
+template RowKernels row_kernels<MDCG_SIMD_LEVEL, double>();
+
+}  // namespace mdcg

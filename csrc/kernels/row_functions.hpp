@@ -1,0 +1,371 @@
+// Operations on rows of nodes, written once for hosts and devices.
+//
+// Each struct holds the arguments of one operation; its members compute one row. `Row` stands for
+// those who share the row: a warp, one thread of a device, or one thread of a host. It has the
+// number of the row and loads and stores what each of them takes at once.
+// kernels/nodes.cuh makes kernels of them, engine/backend/cpu/row_kernels.cpp loops for hosts.
+// Nothing is declared as not overlapping: an operation may read one value twice.
+#pragma once
+
+#include "kernels/activation.hpp"
+#include "kernels/types.hpp"
+
+namespace mdcg {
+
+// out = table[type]
+template <typename T>
+struct TypeRows {
+    T* out;            // [count * width]
+    const T* table;    // [num_types * width]
+    const int* types;  // [count]
+    Long count;
+    int width;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const T* const from = table + Long(types[row.number]) * width;
+        T* const to = out + row.number * width;
+        row.each(width, [&](int j) { row.put(to + j, row.load(from + j)); });
+    }
+};
+
+// out (+)= factor[type] * x; the gradient of x is the same of the gradient of out
+template <typename T>
+struct Scale {
+    const T* x;        // [count * width]
+    T* out;            // [count * width]
+    const T* factor;   // [num_types], or [1] where not `typed`
+    const int* types;  // [count]
+    Long count;
+    int width, typed, add;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const T f = factor[typed ? types[row.number] : 0];
+        const Long at = row.number * width;
+        row.each(width, [&](int j) { row.put(out + at + j, f * row.load(x + at + j), add); });
+    }
+};
+
+// out = x / (density * beta + alpha)
+template <typename T>
+struct Normalize {
+    const T* x;        // [count * width]
+    const T* density;  // [count * density_width]
+    T* out;            // [count * width]
+    const T* g;        // [count * width], gradient of out
+    T* dx;             // [count * width], null: not wanted
+    T* d_density;      // [count * density_width], null: not wanted
+    Long count;
+    int width, density_width, add_x, add_density;
+    double alpha, beta;
+
+    MDCG_HD T factor(Long n) const {
+        return T(1) / (T(beta) * density[n * density_width] + T(alpha));
+    }
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const T s = factor(row.number);
+        const Long at = row.number * width;
+        row.each(width, [&](int j) { row.put(out + at + j, s * row.load(x + at + j)); });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const T s = factor(row.number);
+        const Long at = row.number * width;
+        typename Row::Sum dot{};
+        row.each(width, [&](int j) {
+            const auto dy = row.load(g + at + j);
+            dot.add(row.load(x + at + j) * dy);
+            if (dx != nullptr) row.put(dx + at + j, s * dy, add_x);
+        });
+        if (d_density == nullptr) return;
+        const T slope = T(beta) * s * s * row.total(dot);
+        T* const d = d_density + row.number * density_width;
+        row.each_item(density_width, [&](int j) {
+            const T old = add_density ? d[j] : T(0);
+            d[j] = j == 0 ? old - slope : old;
+        });
+    }
+};
+
+// out = x * y, item by item
+template <typename T>
+struct Product {
+    const T* x;  // [count * width]
+    const T* y;  // [count * width]
+    T* out;      // [count * width]
+    const T* g;  // [count * width], gradient of out
+    T* dx;       // [count * width], null: not wanted
+    T* dy;       // [count * width], null: not wanted
+    Long count;
+    int width, add_x, add_y;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long at = row.number * width;
+        row.each(width, [&](int j) {
+            row.put(out + at + j, row.load(x + at + j) * row.load(y + at + j));
+        });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long at = row.number * width;
+        row.each(width, [&](int j) {
+            const auto d = row.load(g + at + j), a = row.load(x + at + j), b = row.load(y + at + j);
+            if (dx != nullptr) row.put(dx + at + j, d * b, add_x);
+            if (dy != nullptr) row.put(dy + at + j, d * a, add_y);
+        });
+    }
+};
+
+// sum (+)= all terms; backward: every term (+)= sum
+constexpr int SUM_TERMS = 8;  // of one call
+template <typename T>
+struct Sum {
+    T* sum;              // [count * width]
+    T* term[SUM_TERMS];  // [count * width] each
+    int add[SUM_TERMS];  // backward: add to the term
+    Long count;
+    int width, num_terms, add_sum;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long at = row.number * width;
+        row.each(width, [&](int j) {
+            auto total = row.load(term[0] + at + j);
+            if (add_sum) total = row.load(sum + at + j) + total;
+            for (int k = 1; k < num_terms; ++k) total = total + row.load(term[k] + at + j);
+            row.put(sum + at + j, total);
+        });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long at = row.number * width;
+        row.each(width, [&](int j) {
+            const auto g = row.load(sum + at + j);
+            for (int k = 0; k < num_terms; ++k) row.put(term[k] + at + j, g, add[k]);
+        });
+    }
+};
+
+// energy += scale[type] * x[channel] + shift[type], in double
+template <typename T>
+struct Energy {
+    const T* x;             // [count * width]
+    T* dx;                  // [count * width]
+    double* energies;       // [count]
+    const double* scale;    // [num_types]
+    const double* shift;    // [num_types]
+    const int* types;       // [count]
+    const double* weights;  // [count] of energies in the sum that is derived; null: ones
+    Long count;
+    int width, channel, add;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long n = row.number;
+        const int type = types[n];
+        energies[n] += scale[type] * double(x[n * width + channel]) + shift[type];
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long n = row.number;
+        const double weight = weights != nullptr ? weights[n] : 1.0;
+        T* const d = dx + n * width;
+        row.each_item(width, [&](int j) {
+            const T g = j == channel ? T(scale[types[n]] * weight) : T(0);
+            d[j] = add ? d[j] + g : g;
+        });
+    }
+};
+
+// Weights of the reference atoms of D3 (engine/ops/node/reference_weights.hpp).
+constexpr int MAX_REFERENCES = 7;  // of a type
+template <typename T>
+struct ReferenceWeights {
+    const T* x;                // [count * x_width] coordination numbers
+    T* out;                    // [count * out_width]
+    const T* g;                // [count * out_width], gradient of out
+    T* dx;                     // [count * x_width]
+    const double* references;  // [num_types * MAX_REFERENCES], negative: none
+    const int* types;          // [count]
+    double steepness;
+    Long count;
+    int x_width, out_width, add;
+
+    // Relative to the nearest reference: the exponentials of all may be too small for a double.
+    template <typename Number>
+    MDCG_HD void find(const double* of, Number cn, Number* weights) const {
+        Number nearest = 1e300, total = 0;
+        MDCG_UNROLL
+        for (int a = 0; a < MAX_REFERENCES; ++a) {
+            const Number square = (cn - of[a]) * (cn - of[a]);
+            if (of[a] >= 0 && square < nearest) nearest = square;
+        }
+        MDCG_UNROLL
+        for (int a = 0; a < MAX_REFERENCES; ++a) {
+            const Number square = (cn - of[a]) * (cn - of[a]);
+            weights[a] = of[a] >= 0 ? exponential(-steepness * (square - nearest)) : 0.0;
+            total += weights[a];
+        }
+        MDCG_UNROLL
+        for (int a = 0; a < MAX_REFERENCES; ++a) weights[a] /= total;
+    }
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long n = row.number;
+        double weights[MAX_REFERENCES];
+        find(references + MAX_REFERENCES * types[n], double(x[n * x_width]), weights);
+        T* const to = out + n * out_width;
+        MDCG_UNROLL
+        for (int a = 0; a < MAX_REFERENCES; ++a) to[a] = T(weights[a]);
+        for (int a = MAX_REFERENCES; a < out_width; ++a) to[a] = T(0);
+    }
+    // dw_a/dcn = w_a (s_a - sum_b w_b s_b), where s_a is the derivative of the exponent.
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long n = row.number;
+        const double* const of = references + MAX_REFERENCES * types[n];
+        const double cn = double(x[n * x_width]);
+        const T* const dy = g + n * out_width;
+        double weights[MAX_REFERENCES], mean = 0, slope = 0;
+        find(of, cn, weights);
+        MDCG_UNROLL
+        for (int a = 0; a < MAX_REFERENCES; ++a) mean -= weights[a] * 2 * steepness * (cn - of[a]);
+        MDCG_UNROLL
+        for (int a = 0; a < MAX_REFERENCES; ++a)
+            slope += double(dy[a]) * weights[a] * (-2 * steepness * (cn - of[a]) - mean);
+        T* const d = dx + n * x_width;
+        d[0] = (add ? d[0] : T(0)) + T(slope);
+        for (int j = 1; j < x_width && !add; ++j) d[j] = T(0);
+    }
+};
+
+// Scalars go through activations; other blocks are multiplied with activations of scalars.
+struct GateBlock {
+    int offset, stride, mul, dim;
+    int first_use, last_use;  // of x: positions in the list of uses
+    int entry;                // of out: what writes it
+};
+
+// What becomes of a block: scalars have no gate.
+struct GateEntry {
+    int in, out, gate;  // numbers of blocks; gate -1: none
+    int gate_offset;    // channels
+    Activation activation;
+    double factor;
+};
+
+// A row is a channel of a node, with all its components: of a block of out forward, of a block of x
+// backward.
+template <typename T>
+struct Gate {
+    const T* x;                   // [nodes * x_width]
+    T* out;                       // [nodes * out_width]
+    const T* g;                   // [nodes * out_width], gradient of out
+    T* dx;                        // [nodes * x_width]
+    const GateBlock* x_blocks;    // [blocks of x]
+    const GateBlock* out_blocks;  // [blocks of out]
+    const GateEntry* entries;     // [blocks of out]
+    const int* uses;              // numbers of entries, by block of x
+    const int* columns;           // [channels] block of each channel of a node, padding included
+    Long count;                   // nodes times channels, less than 2^31
+    int channels, x_width, out_width, add;
+
+    MDCG_HD T activated(const GateEntry& e, T value, T& slope) const {
+        const T y = activate<T>(e.activation, value, slope);
+        slope *= T(e.factor);
+        return T(e.factor) * y;
+    }
+    // Channels of all blocks stand one after the other, padded.
+    MDCG_HD int channel_in_block(const GateBlock* blocks, int channel) const {
+        const int block = columns[channel];
+        for (int b = 0; b < block; ++b) channel -= blocks[b].stride;
+        return channel;
+    }
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long n = unsigned(row.number) / unsigned(channels);
+        const int channel = int(row.number) - int(n) * channels;
+        const int u = channel_in_block(out_blocks, channel);
+        const GateBlock& to = out_blocks[columns[channel]];
+        const GateEntry& e = entries[to.entry];
+        const GateBlock& from = x_blocks[e.in];
+        const T* const a = x + n * x_width;
+        T* const y = out + n * out_width + to.offset + u;
+        T slope, factor = T(0);
+        if (u < to.mul) {
+            const int gate = e.gate < 0 ? from.offset : x_blocks[e.gate].offset + e.gate_offset;
+            factor = activated(e, a[gate + u], slope);
+        }
+        if (e.gate < 0) {
+            *y = factor;
+            return;
+        }
+        for (int m = 0; m < to.dim; ++m)
+            y[m * to.stride] = u < to.mul ? factor * a[from.offset + m * from.stride + u] : T(0);
+    }
+
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long n = unsigned(row.number) / unsigned(channels);
+        const int channel = int(row.number) - int(n) * channels, b = columns[channel];
+        const int u = channel_in_block(x_blocks, channel);
+        const GateBlock& block = x_blocks[b];
+        const T* const a = x + n * x_width;
+        T* const d = dx + n * x_width + block.offset + u;
+        bool written = add != 0;
+        for (int i = block.first_use; i < block.last_use && u < block.mul; ++i) {
+            const GateEntry& e = entries[uses[i]];
+            const GateBlock& to = out_blocks[e.out];
+            const T* const dy = g + n * out_width + to.offset;
+            T slope;
+            if (e.gate < 0) {
+                activated(e, a[block.offset + u], slope);
+                *d = (written ? *d : T(0)) + dy[u] * slope;
+                written = true;
+                continue;
+            }
+            if (e.in == b) {
+                const int gate = x_blocks[e.gate].offset + e.gate_offset;
+                const T factor = activated(e, a[gate + u], slope);
+                for (int m = 0; m < block.dim; ++m) {
+                    T* const to_x = d + m * block.stride;
+                    *to_x = (written ? *to_x : T(0)) + dy[m * to.stride + u] * factor;
+                }
+                written = true;
+            }
+            const int v = u - e.gate_offset;  // the channel that this one gates
+            if (e.gate != b || v < 0 || v >= to.mul) continue;
+            const GateBlock& from = x_blocks[e.in];
+            activated(e, a[block.offset + u], slope);
+            T dot = T(0);
+            for (int m = 0; m < to.dim; ++m)
+                dot += a[from.offset + m * from.stride + v] * dy[m * to.stride + v];
+            *d = (written ? *d : T(0)) + dot * slope;
+            written = true;
+        }
+        for (int m = 0; m < block.dim && !written; ++m) d[m * block.stride] = T(0);
+    }
+};
+
+// Every function of rows: its name, its arguments, the member, and who shares a row on devices.
+#define MDCG_ROW_FUNCTIONS(FUNCTION)                                            \
+    FUNCTION(type_rows_forward, TypeRows, forward, WarpRow)                     \
+    FUNCTION(scale_forward, Scale, forward, WarpRow)                            \
+    FUNCTION(normalize_forward, Normalize, forward, WarpRow)                    \
+    FUNCTION(normalize_backward, Normalize, backward, WarpRow)                  \
+    FUNCTION(product_forward, Product, forward, WarpRow)                        \
+    FUNCTION(product_backward, Product, backward, WarpRow)                      \
+    FUNCTION(sum_forward, Sum, forward, WarpRow)                                \
+    FUNCTION(sum_backward, Sum, backward, WarpRow)                              \
+    FUNCTION(energy_forward, Energy, forward, ThreadRow)                        \
+    FUNCTION(energy_backward, Energy, backward, WarpRow)                        \
+    FUNCTION(reference_weights_forward, ReferenceWeights, forward, ThreadRow)   \
+    FUNCTION(reference_weights_backward, ReferenceWeights, backward, ThreadRow) \
+    FUNCTION(gate_forward, Gate, forward, ThreadRow)                            \
+    FUNCTION(gate_backward, Gate, backward, ThreadRow)
+
+}  // namespace mdcg
