@@ -17,7 +17,8 @@ namespace mdcg {
 #if defined(__x86_64__)
 namespace {
 
-// What __builtin_cpu_supports of older compilers has no names for: f16c, movbe and lzcnt.
+// Whether the CPU has f16c, movbe and lzcnt, which __builtin_cpu_supports of older compilers does
+// not know.
 bool rest_of_v3() {
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return false;

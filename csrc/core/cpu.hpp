@@ -12,13 +12,12 @@ std::string instruction_set_level();
 // Whether this CPU runs code of a level that instruction_set_level() can return.
 bool has_instruction_set(const std::string& level);
 
-// 12 hexadecimal digits that differ where code for "native" of one CPU might not run on, or
-// not suit, another.
+// 12 hexadecimal digits. They differ between CPUs where code that was compiled for "native" on one
+// might not run, or not run well, on the other.
 std::string cpu_signature();
 
-// The name of what kernels are compiled for: "native" (this CPU) becomes
-// "native-x86-64-v3-" and its signature, "x86-64-v3" and the like stay. Throws
-// std::invalid_argument.
+// Name of a compilation target: "native" (this CPU) becomes "native-x86-64-v3-" with
+// cpu_signature() after it, and levels such as "x86-64-v3" stay. Throws std::invalid_argument.
 std::string host_target(const std::string& level);
 
 // Level-2 cache per core in bytes, 0 where unknown.

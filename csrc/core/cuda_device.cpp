@@ -80,7 +80,7 @@ int attribute(int device, int which) {
 
 }  // namespace
 
-// Contexts stay retained for the life of the process, as torch keeps them too: others may use them.
+// Contexts are retained for the life of the process, as torch does, because others may use them.
 cuda::ContextScope::ContextScope(int device) {
     static std::mutex mutex;
     static std::unordered_map<int, void*> contexts;

@@ -1,5 +1,5 @@
-// The functions of the CUDA driver that mdcg calls: the driver is opened, and each function looked
-// up, when it is first called. Only the implementation of device.hpp includes this file.
+// The functions of the CUDA driver that mdcg calls. The driver is opened, and a function looked up,
+// at its first call. Only the implementation of device.hpp includes this file.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,8 @@
 
 namespace mdcg::cuda {
 
-// Starts the driver; throws std::runtime_error where there is none, and DeviceError where it fails.
+// These start the driver. They throw std::runtime_error where there is none, and DeviceError where
+// it fails.
 void* find_function(const char* name);  // null: the driver is too old
 void* need_function(const char* name);  // throws DeviceError then
 [[noreturn]] void refuse_without(const char* name);
@@ -45,7 +46,7 @@ private:
 using Size = std::size_t;
 using Address = std::uint64_t;
 
-struct LaunchAttribute {  // programmatic stream serialization, allowed
+struct LaunchAttribute {  // allows programmatic stream serialization
     alignas(8) int id = 6;
     char padding[4] = {};
     int allowed = 1;

@@ -41,7 +41,7 @@ std::string mebibytes(std::size_t bytes) {
                       true);
 }
 
-// With room for an eighth more where it is not the first time and there is room.
+// Memory that grows again gets an eighth more than needed, if there is enough.
 template <typename Memory>
 void grow_memory(Memory& memory, std::size_t bytes) {
     if (bytes <= memory.bytes()) return;

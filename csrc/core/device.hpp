@@ -14,7 +14,7 @@ namespace mdcg {
 // Stands for the absence of a device, where the kernels of a package are only listed.
 constexpr int NO_DEVICE = -1;
 
-// What the driver refused.
+// An error of the driver.
 class DeviceError : public std::runtime_error {
 public:
     enum Kind {
@@ -45,12 +45,12 @@ std::string device_name(int device);
 int device_multiprocessors(int device);
 // As 10 * major + minor.
 int compute_capability(int device);
-// The same for the same device in all processes.
+// Equal for one device in all processes.
 std::array<unsigned char, 16> device_uuid(int device);
 // Version of CUDA that the driver is made for, as 1000 * major + 10 * minor.
 int driver_version();
 std::string driver_version_text();  // "CUDA 12.4"
-// The same number without starting the driver; 0 where there is none.
+// driver_version() without starting the driver; 0 where there is none.
 int available_driver_version();
 
 // A stream of a device: what is enqueued on it runs in order. With NO_DEVICE, all operations do
@@ -73,8 +73,8 @@ private:
 
 constexpr std::size_t DEVICE_ALIGNMENT = 256;  // bytes
 
-// Bytes on a device, aligned; growing loses the contents. Throws DeviceError, if memory is
-// short with the kind out_of_memory and a complete sentence.
+// Aligned memory on a device; growing loses the contents. Throws DeviceError. Where memory is
+// short, its kind is out_of_memory and its sentence is complete.
 class DeviceMemory {
 public:
     explicit DeviceMemory(int device) : device_(device) {}
@@ -170,8 +170,8 @@ private:
     void* event_ = nullptr;
 };
 
-// Enqueue. Inside a capture, host memory must be page-locked. It must stay until the copy is done,
-// of a captured one until its last replay.
+// These enqueue a copy. Host memory must stay until the copy is done, or until the last replay of a
+// captured copy. Inside a capture it must be page-locked.
 void copy_on_device(void* target, const void* source, std::size_t bytes,
                     const DeviceStream& stream);
 void clear_on_device(void* target, std::size_t bytes, const DeviceStream& stream);
@@ -179,17 +179,18 @@ void copy_to_host(void* target, const void* source, std::size_t bytes, const Dev
 void copy_to_device(void* target, const void* source, std::size_t bytes,
                     const DeviceStream& stream);
 
-// Handle with which another process opens the memory; plain bytes that can be sent.
+// Handle by which another process opens device memory; plain bytes that can be sent.
 struct SharedMemoryHandle {
     unsigned char driver[64] = {};
     std::uint64_t offset = 0;  // in the driver's allocation
 };
 
-// Throws DeviceError where the driver does not share memory. Others must have closed it before it
-// is freed.
+// Throws DeviceError where the driver does not share memory. Other processes must have closed the
+// memory before it is freed.
 SharedMemoryHandle share(const DeviceMemory& memory, int device);
 
-// Another process's memory, for copies of `device`: over NVLink or PCIe if it is another device's.
+// Memory of another process, for copies by `device`. Memory of another device is reached over
+// NVLink or PCIe.
 class PeerMemory {
 public:
     // Throws DeviceError: the devices do not reach each other, or the memory does not exist.
@@ -205,8 +206,8 @@ private:
     std::uint64_t base_ = 0, offset_;
 };
 
-// Enqueues a kernel whose only parameter is the struct at `arguments`. With `early` it may start
-// once all blocks of the kernel before it have let it, where the driver can do that. `what` is for
+// Enqueues a kernel whose only parameter is the struct at `arguments`. An `early` kernel may start
+// once all blocks of the previous kernel allow it, where the driver can do that. `what` is for
 // errors. Throws DeviceError, also where a grid cannot have so many blocks.
 void launch_kernel(int device, std::uintptr_t function, std::int64_t blocks, int threads,
                    int shared_bytes, std::uintptr_t stream, const void* arguments, bool early,
@@ -226,7 +227,7 @@ public:
     // Registers per thread, bytes of local memory per thread, bytes of static shared memory.
     std::array<int, 3> resources(std::uintptr_t function) const;
 
-    // As launch_kernel; the struct is one of 64-bit values.
+    // launch_kernel() with a struct of 64-bit values.
     void launch(std::uintptr_t function, std::int64_t blocks, int threads, int shared_bytes,
                 std::uintptr_t stream, const std::vector<std::int64_t>& arguments,
                 bool early) const;

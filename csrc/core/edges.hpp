@@ -27,11 +27,11 @@ struct ReceiverOrder {
     std::vector<std::int64_t> task_ptr;  // [num_tasks + 1], first receiver of each task
 };
 
-// Edges grouped by blocks of consecutive senders, by receiver inside a block. A tile is the part of
-// a block whose receivers lie in one block of consecutive receivers; tiles of one round share
-// neither.
+// Edges grouped by blocks of consecutive senders, and by receiver inside a block. A tile is the
+// part of a block whose receivers lie in one block of consecutive receivers. Tiles of one round
+// share neither senders nor receivers.
 struct BlockOrder {
-    std::vector<std::int32_t> order;      // [num_edges]
+    std::vector<std::int32_t> order;      // [num_edges], position in the given list
     std::vector<std::int32_t> sender;     // [num_edges]
     std::vector<std::int32_t> receiver;   // [num_edges]
     std::vector<std::int64_t> block_ptr;  // [num_blocks + 1]

@@ -11,7 +11,8 @@ namespace mdcg {
 
 namespace {
 
-// Both are equal up to the last digits, which differ where vector code has a scalar remainder.
+// The two edges of a pair agree up to the last digits, which differ where the remainder of a vector
+// loop is computed by scalar code.
 constexpr int DIRECTION_ULPS = 16;
 constexpr int FEATURE_ULPS = 64;
 
@@ -25,7 +26,7 @@ bool opposite(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
         size = std::max(size, std::abs(x[c]));
         error = std::max(error, std::abs(x[c] + y[c]));
     }
-    // without a direction nothing tells images apart; not a number compares as false
+    // a zero vector does not tell periodic images apart; NaN compares as false
     return size > 0 && error <= DIRECTION_ULPS * eps * size;
 }
 
@@ -49,7 +50,7 @@ bool matches(const EdgeValues<T>& values, std::int64_t a, std::int64_t b) {
     return opposite(values, a, b) && equal_features(values, a, b);
 }
 
-// Edges sorted by receiver, then by sender, given order kept otherwise: where each receiver begins.
+// Sorts edges by receiver, then by sender, stably. Returns the position where each receiver begins.
 std::vector<std::int64_t> sort_edges(const EdgeList& edges, std::vector<std::int32_t>& sorted) {
     const std::size_t n = edges.sender.size();
     const auto nodes = size(edges.num_receivers);

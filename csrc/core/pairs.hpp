@@ -25,8 +25,9 @@ struct Pairing {
     std::vector<std::int64_t> second;  // [num_rows], its other edge; the same if there is none
 };
 
-// Edges grouped by tiles: rows that join a node of one block with a node of another one, or of the
-// same. Edges of one row follow each other; tiles of one round share no block.
+// Edges grouped by tiles. A tile has the rows whose two nodes lie in the same two blocks of
+// consecutive nodes (or in one block). Edges of one row follow each other; tiles of one round share
+// no block.
 struct PairOrder {
     std::vector<std::int32_t> order;      // [num_edges], position in the given list
     std::vector<std::int32_t> sender;     // [num_edges]
@@ -39,7 +40,7 @@ struct PairOrder {
 template <typename T>
 Pairing match_pairs(const EdgeList& edges, const EdgeValues<T>& values);
 
-// Whether the edges of every row are still two directions of one.
+// Whether the two edges of every row still have opposite directions and equal features.
 template <typename T>
 bool still_pairs(const Pairing& pairing, const EdgeValues<T>& values);
 

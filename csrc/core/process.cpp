@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A program that runs: the leader of a process group, so that Ctrl-C at a terminal does not end it
-// behind our back, and so that we can end it with all that it has started.
+// A running program. It leads a process group: Ctrl-C at a terminal does not reach it, and it can
+// be ended with all processes that it has started.
 class Process {
 public:
     Process(const std::vector<std::string>& command, int messages, const ProcessOptions& options);
@@ -42,14 +42,15 @@ public:
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
 
-    // Also where a host ignores SIGCHLD, and nothing is known of children that ended.
+    // Where a host ignores SIGCHLD, a child that ended is unknown (ECHILD).
     bool has_ended() const {
         siginfo_t info{};
         const int found =
             waitid(P_PID, static_cast<id_t>(leader_), &info, WEXITED | WNOHANG | WNOWAIT);
         return found == 0 ? info.si_pid == leader_ : errno == ECHILD;
     }
-    // Waits; -1: ended by a signal, 0: perhaps, where SIGCHLD is ignored.
+    // Waits for the end. -1: a signal ended it. Where a host ignores SIGCHLD, the status is
+    // unknown, and 0 is returned.
     int exit_status() {
         int status = 0;
         pid_t found;
@@ -66,7 +67,7 @@ private:
     bool reaped_ = false;
 };
 
-// The present variables of the environment, with others in place of those of the same name.
+// The present environment, with `changes` in place of variables of the same name.
 std::vector<char*> environment_with(const std::vector<std::string>& changes) {
     std::vector<char*> all;
     for (char** each = environ; *each != nullptr; ++each) {

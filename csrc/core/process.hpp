@@ -25,10 +25,10 @@ struct ProcessResult {
     std::string messages;  // output and errors
 };
 
-// Runs a program, which reads nothing and leads a process group. On interruption by the host and
-// after the time limit it is ended, with all processes of its group. Throws std::runtime_error,
-// whose text continues a sentence that begins with the name of the program: it cannot be started,
-// or did not end in time.
+// Runs a program, which reads nothing, to its end. When the host interrupts, and after the time
+// limit, it is ended with all processes that it has started. Throws std::runtime_error where it
+// cannot be started or did not end in time; the text continues a sentence that begins with the name
+// of the program.
 ProcessResult run_process(const std::vector<std::string>& command,
                           const ProcessOptions& options = {});
 

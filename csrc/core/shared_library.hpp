@@ -33,7 +33,7 @@ public:
 
     // Address of a symbol; throws std::runtime_error when the library has none of that name.
     void* symbol(const std::string& name) const;
-    // The same, or null.
+    // The same, or null where there is none.
     void* find(const std::string& name) const noexcept;
 
 private:

@@ -10,7 +10,7 @@ namespace mdcg {
 // The shortest text that reads back as `value`, or `digits` significant digits of it.
 std::string number_text(double value, int digits = 0);
 
-// Text from a file with what a terminal would act on written as escapes, such as "\x1b": control
+// Text from a file with escapes, such as "\x1b", for all that a terminal would act on: control
 // characters, marks that reorder or hide text, and bytes that are not UTF-8. mdcg/errors.py has the
 // same ranges.
 std::string printable(const std::string& text);

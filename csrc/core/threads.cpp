@@ -17,7 +17,8 @@ namespace mdcg {
 
 namespace {
 
-// The process whose regions had several threads first; 0: none yet. Children inherit it.
+// The process in which a region had several threads for the first time; 0: none. A forked child
+// inherits the number of its parent.
 std::atomic<pid_t> with_threads{0};
 
 // Waits until the system no longer counts a thread that was joined.
@@ -26,7 +27,7 @@ void wait_for_end(pid_t thread) {
         std::this_thread::yield();
 }
 
-// Number of threads, up to `wanted`, that can exist at the same time. They are ended again.
+// Starts up to `wanted` threads at the same time, ends them, and returns how many there were.
 int start_threads(int wanted) {
     std::mutex mutex;
     std::condition_variable ended;
@@ -76,7 +77,7 @@ int usable_threads(int wanted) {
     if (threads <= 1 || forked_after_threads()) return 1;
     thread_local int most = 1;  // OpenMP keeps a team for every thread that has regions
     if (threads > most) {
-        // one more than the team of this thread lacks
+        // this thread is one of the team, so that one more is tried than is needed
         const int started = start_threads(threads);
         if (started < threads) throw ThreadError(threads, std::max(1, started));
         most = threads;

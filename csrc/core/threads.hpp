@@ -1,4 +1,4 @@
-// Threads of parallel regions, what is thrown inside of them, and locks that outlive a fork.
+// Threads of parallel regions, exceptions inside of them, and locks that survive a fork.
 #pragma once
 
 #include <atomic>
@@ -19,17 +19,18 @@ private:
     std::string sentence_;
 };
 
-// Number of threads for a region: `wanted`, or OpenMP's own choice if that is 0; one in a
-// process that was forked after a region of this library had several: GNU OpenMP's threads do not
-// survive a fork, and waiting for them would last forever. Ask before every region. Throws
-// ThreadError: GNU OpenMP ends the process where it cannot start a thread, so as many are started
-// and ended here before the first region of a size.
+// Number of threads for a region: `wanted`, or OpenMP's own choice if that is 0. Call this before
+// every region. Throws ThreadError: GNU OpenMP ends the process where it cannot start a thread, so
+// this function starts and ends as many threads before the first region of a size. The number is 1
+// in a process that was forked after a region had several threads: GNU OpenMP's threads do not
+// survive a fork, and waiting for them would last forever.
 int usable_threads(int wanted);
 
-// Whether this process is such a child.
+// Whether this process was forked after a region of this library had several threads.
 bool forked_after_threads();
 
-// A mutex that knows, in a forked child, that a thread which the child does not have holds it.
+// A mutex that is orphaned in a forked child if another thread, which the child does not have, held
+// it in the parent.
 class ForkAwareMutex {
 public:
     ForkAwareMutex();
@@ -37,7 +38,7 @@ public:
     ForkAwareMutex(const ForkAwareMutex&) = delete;
     ForkAwareMutex& operator=(const ForkAwareMutex&) = delete;
 
-    void lock();  // throws std::runtime_error where it would wait for such a thread
+    void lock();  // throws std::runtime_error where it is orphaned
     void unlock() { mutex_.unlock(); }
     bool is_orphaned() const { return orphaned_; }
 
@@ -47,7 +48,8 @@ private:
     bool orphaned_ = false;
 };
 
-// The first exception of a parallel region, which none may leave, to be thrown after it.
+// Keeps the first exception inside a parallel region, which exceptions must not leave. It is thrown
+// after the region.
 class FirstError {
 public:
     void keep() noexcept {

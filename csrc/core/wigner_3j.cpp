@@ -42,8 +42,8 @@ double clebsch_gordan(int l1, int m1, int l2, int m2, int l3) {
     return std::copysign(std::sqrt(square), sum);
 }
 
-// A real harmonic is a sum of one or two complex ones, each of this m times i^turns and, where m is
-// not 0, 1/sqrt(2).
+// A real harmonic is a sum of one or two complex ones, each times i^turns and, where m is not 0,
+// 1/sqrt(2).
 struct ComplexParts {
     struct {
         int m, turns;
@@ -91,7 +91,7 @@ std::vector<double> wigner_3j(int l1, int l2, int l3) {
                         }
                 const double value =
                     total * norms[(i != 0) + (j != 0) + (k != 0)] / std::sqrt(2 * l3 + 1);
-                // the smallest entries are above 1e-6; what is below this is an exact zero, rounded
+                // entries that are not zero are above 1e-6; a smaller one is a rounded zero
                 if (std::abs(value) > 1e-12) *entry = value;
             }
     return symbol;

@@ -11,7 +11,7 @@ from scipy.special import expit
 Array = NDArray[np.float64]
 
 
-#: By name; "ssp" is the shifted softplus, log((1 + e^x) / 2).
+#: Activations by name; "ssp" is the shifted softplus, log((1 + e^x) / 2).
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,
     "silu": lambda x: x * expit(x),
@@ -37,7 +37,7 @@ _POINTS = np.linspace(-4.0, 4.0, 33)
 
 
 def name_of(function: Callable[[Array], Array]) -> str | None:
-    """Return the name of a function that is one of them, by its values; None: of no other name."""
+    """Return the name of the activation that has the values of a function, or None."""
     values = np.asarray(function(_POINTS))
     for name, known in ACTIVATIONS.items():
         if values.shape == _POINTS.shape and np.allclose(values, known(_POINTS), 1e-12, 1e-12):

@@ -24,20 +24,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """Node features: a value of the program, or known for each type.
-
-    Parameters
-    ----------
-    irreps : Irreps
-    name : str
-        Of the value; empty where they are known.
-    table : array, shape (n_types, irreps.dim), optional
-        The features of a node of each type, blocks as ``[2l+1][mul]``.
-    """
+    """Node features: a value of the program, or known for each type."""
 
     irreps: Irreps
-    name: str = ""
-    table: Array | None = None
+    name: str = ""  # of the value; empty where the features are known
+    table: Array | None = None  # (n_types, irreps.dim), blocks as [2l+1][mul]
 
     @property
     def known(self) -> bool:
@@ -48,18 +39,9 @@ class Features:
 class Builder:
     """Layers, values and tensors of a package, in the order of the calls.
 
-    Methods take and return :class:`Features`. Those known for each type stay numbers in float64
-    as long as they can, whatever is done to them; only what depends on positions becomes a layer.
-
-    Parameters
-    ----------
-    n_types : int
-    dtype : {"float32", "float64"}
-        Of weights and features.
-    radial : {"table", "exact"} or None
-        How convolutions evaluate radial networks; None: as measured, see :mod:`.tables`.
-    knots : int
-        Least number of intervals of their tables.
+    Methods take and return :class:`Features`. Features that are known for each type stay numbers in
+    float64 as long as possible: only what depends on positions becomes a layer. `radial` and
+    `knots` are those of :class:`.ConversionOptions`.
 
     Examples
     --------
@@ -95,25 +77,25 @@ class Builder:
         return Features(irreps, table=table)
 
     def stored(self, x: Features, name: str) -> Features:
-        """Return features as a value of the program, which tables become by their own layer."""
+        """Return features as a value of the program; a table becomes one by a layer."""
         if x.table is None:
             return x
         table = self._weights(f"{name}.table", x.table)
         return self._layer("type_rows", name, x.irreps, table=table)
 
     def describe(self, x: Features, name: str) -> None:
-        """Count features among the descriptors of a node."""
+        """Add features to the descriptors of a node."""
         self.descriptors.append(self._use(self.stored(x, name)))
 
     def dipoles(self, x: Features) -> None:
-        """Take vectors as the dipoles of nodes, the last of their descriptors."""
+        """Make vectors the dipoles of nodes, which are their last descriptors."""
         self.describe(x, "dipoles")
         self._dipoles = self.descriptors[-1]
 
     # ---- layers on nodes ----
 
     def linear(self, x: Features, linear: LinearMap, name: str) -> Features:
-        """Apply a linear map, of the node's own type where it has an axis of types."""
+        """Apply a linear map, which may depend on the type of the node."""
         if linear.irreps_in != x.irreps:
             linear = linear.from_blocks(x.irreps)
         if x.table is not None:
@@ -145,12 +127,7 @@ class Builder:
     ) -> Features:
         """Evaluate symmetric polynomials of each channel.
 
-        Parameters
-        ----------
-        x : Features
-        problem : SymmetricContractionProblem
-        coefficients : array, shape (n_types or 1, problem.num_coefficients, problem.channels)
-        name : str
+        The coefficients have shape (n_types or 1, problem.num_coefficients, problem.channels).
         """
         wanted = (problem.num_coefficients, problem.channels)
         if coefficients.shape[1:] != wanted or len(coefficients) not in (1, self.n_types):
@@ -178,15 +155,9 @@ class Builder:
     ) -> Features:
         """Apply activations to scalars, and multiply other blocks by activated scalars.
 
-        Parameters
-        ----------
-        x : Features
-        irreps_out : Irreps
-        scalars : iterable of (in, out, activation, factor)
-            Blocks of x and of the output.
-        gated : iterable of (gate, gate_offset, in, out, activation, factor)
-            Block of x with the gates, first channel of them, block that is multiplied, and output.
-        name : str
+        Rows of `scalars` are (in, out, activation, factor): a block of x and one of the output.
+        Rows of `gated` are (gate, gate_offset, in, out, activation, factor): the block of x with
+        the gates and their first channel, the block that is multiplied, and the output.
         """
         first = ("in", "out", "activation", "factor")
         second = ("gate", "gate_offset", *first)
@@ -247,13 +218,7 @@ class Builder:
     def conv(self, x: Features, problem: ConvProblem, radial: Radial, name: str) -> Features:
         """Convolve node features with harmonics and radial weights, summed over the neighbours.
 
-        Parameters
-        ----------
-        x : Features
-        problem : ConvProblem
-            One weight per path and channel; path weights as they are to be applied.
-        radial : Radial
-        name : str
+        The problem has one weight per path and channel, and the path weights that are applied.
         """
         if radial.weight_numel != problem.weight_numel:
             raise ValueError(
@@ -286,13 +251,7 @@ class Builder:
     def energy(self, x: Features, scale: Array, shift: Array, name: str, channel: int = 0) -> None:
         """Add ``scale * x[channel] + shift`` to the energy of each node.
 
-        Parameters
-        ----------
-        x : Features
-        scale, shift : array, shape (n_types,) or (1,)
-        name : str
-        channel : int
-            Scalar of x.
+        Scale and shift have shape (n_types,) or (1,).
         """
         if x.table is not None:
             shift = shift + scale * x.table[:, channel]

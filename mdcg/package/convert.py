@@ -81,13 +81,7 @@ def convert_checkpoint(path: str | Path, options: ConversionOptions | None = Non
 
 
 def load_with_digest(path: Path) -> tuple[Any, str]:
-    """Return the model of a checkpoint and the SHA-256 of the file.
-
-    Raises
-    ------
-    CheckpointError
-        The file cannot be read, or another took its place meanwhile.
-    """
+    """Return the model of a checkpoint and the SHA-256 of the file, which must not change."""
     from ..patch import load_model
 
     def state() -> tuple[int, int, int]:
@@ -108,21 +102,9 @@ def convert_model(
     *,
     source: tuple[str, str] | None = None,
 ) -> Package:
-    """Convert a loaded model, which stays as it is.
+    """Convert a loaded model, which stays as it is; see :func:`convert_checkpoint`.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    options : ConversionOptions, optional
-    source : tuple of str and str, optional
-        Name and SHA-256 of the file it came from.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The model has something that packages do not have.
-    ValueError
-        An element or a head that the model does not know, or another dtype.
+    `source` is the name and the SHA-256 of the file that the model came from.
     """
     import torch
 

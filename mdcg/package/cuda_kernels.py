@@ -28,8 +28,8 @@ PASSES = ("forward", "backward", "table_forward", "table_backward")
 
 # The oldest device that the kernels' asynchronous copies exist on.
 _DEVICE = CudaDevice(80)
-# The oldest devices of each kind, by the bytes of shared memory that a block may have on all of
-# them: those of data centres since H100 have more than others.
+# The oldest device of each class, and the bytes of shared memory that a block may have on all
+# devices of the class. Devices of data centres have more than others since H100.
 _SHARED = ((_DEVICE, LEAST_SHARED), (CudaDevice(90), 220 * 1024), (CudaDevice(120), LEAST_SHARED))
 
 
@@ -53,7 +53,7 @@ def padded_problem(problem: ConvProblem) -> ConvProblem:
 def host_source(layer: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> str | None:
     """Return the C++ text of the kernel of a layer of a manifest, or None where it has none.
 
-    Of the tensors of the package, only the shapes matter.
+    Only the shapes of the package's tensors matter.
     """
     if layer["type"] == "contraction":
         return emit_engine_contraction(SymmetricContractionProblem.from_json(layer["problem"]))
@@ -126,7 +126,7 @@ def _pass(
 
 
 def text_key(text: str) -> str:
-    """Return what names a text in a kernel file, as the engine computes it, too."""
+    """Return the key of a text in a kernel file; the engine computes the same."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -21,8 +21,8 @@ from ..errors import UnsupportedProblemError, installed_version
 BOHR = 0.529177210903
 HARTREE = 27.211386245988
 
-#: Of coordination numbers, Bohr. Their counting function is 1e-7 at large distances, so that
-#: energies depend on this length: it is part of the definition.
+#: Cutoff of coordination numbers, Bohr. It is part of the definition: their counting function is
+#: still 1e-7 at large distances, so energies depend on it.
 _COORDINATION_CUTOFF = 40.0
 _COORDINATION_STEEPNESS = 16.0
 _WEIGHT_STEEPNESS = 4.0
@@ -51,19 +51,7 @@ def d3_data(
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]]]:
     """Return the object ``dispersion`` of a manifest and the tensors that it names.
 
-    Parameters
-    ----------
-    functional : str
-        Such as ``"pbe"``; case and hyphens do not matter.
-    type_names : sequence of str
-        Chemical symbols of the types.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The functional is unknown, a type is no element, or an element has no reference data.
-    ModuleNotFoundError
-        ``tad-dftd3`` is not installed.
+    The functional is one such as ``"pbe"``; case and hyphens do not matter.
     """
     import torch
     from ase.data import atomic_numbers

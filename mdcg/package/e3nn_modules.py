@@ -36,13 +36,7 @@ def irreps_of(irreps: Any) -> Irreps:
 
 
 def linear_map(module: Any, name: str) -> LinearMap:
-    """Read an ``e3nn.o3.Linear``.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The module is another one, or its weights come from elsewhere.
-    """
+    """Read an ``e3nn.o3.Linear``."""
     if type(module).__name__ != "Linear" or not hasattr(module, "instructions"):
         raise UnsupportedProblemError(f"{name} is {a_type(module)}, expected an e3nn Linear")
     if not module.internal_weights or getattr(module, "weight", None) is None:
@@ -74,16 +68,9 @@ def linear_map(module: Any, name: str) -> LinearMap:
 
 
 def typed_linear_map(module: Any, scalars: Array, name: str) -> LinearMap:
-    """Read a fully connected tensor product with scalars that are known for each type.
+    """Read a ``FullyConnectedTensorProduct`` whose second operand is known for each type.
 
-    Parameters
-    ----------
-    module : e3nn.o3.FullyConnectedTensorProduct
-        Its second operand has even scalars only.
-    scalars : array, shape (n_types, module.irreps_in2.dim)
-        The second operand of a node of each type.
-    name : str
-        For messages.
+    That operand, `scalars`, has shape (n_types, module.irreps_in2.dim).
     """
     if not getattr(module, "internal_weights", False):
         raise UnsupportedProblemError(
@@ -112,13 +99,7 @@ def typed_linear_map(module: Any, scalars: Array, name: str) -> LinearMap:
 
 
 def activation(act: Any, name: str) -> tuple[str, float]:
-    """Return name and factor of an activation, normalised to second moment or not.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        No package knows such a function.
-    """
+    """Return name and factor of an activation, which e3nn may have normalised."""
     import torch
 
     if act is None:
@@ -161,16 +142,7 @@ def fully_connected(net: Any, name: str) -> tuple[RadialLayer, ...]:
 
 
 def convolution(tp: Any, harmonics: Any, name: str) -> ConvProblem:
-    """Describe a tensor product on edges, and see that it is one of a convolution.
-
-    Parameters
-    ----------
-    tp : e3nn.o3.TensorProduct
-    harmonics : e3nn.o3.SphericalHarmonics
-        What makes its second operand.
-    name : str
-        For messages.
-    """
+    """Describe a ``TensorProduct`` on edges, after checking that it is that of a convolution."""
     if type(tp).__name__ != "TensorProduct" or not hasattr(tp, "instructions"):
         raise UnsupportedProblemError(f"{name} is {a_type(tp)}, expected an e3nn TensorProduct")
     problem = ConvProblem.from_e3nn(tp)

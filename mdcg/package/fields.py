@@ -1,4 +1,4 @@
-"""Inputs of a structure that a model reads besides its atoms, at the values of a package."""
+"""Inputs of a structure besides its atoms, such as a charge, whose values a package fixes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,7 @@ def field_value(
 ) -> int:
     """Return the value of an input of the structure.
 
-    Parameters
-    ----------
-    fields : mapping of str to int
-        Value of every input.
-    name : str
-    lowest : int
-        The lowest value that the model knows.
-    count : int, optional
-        How many values it knows; default: any value is allowed.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The value is missing.
-    ValueError
-        The model does not know it.
+    The model knows `count` values from `lowest` on, or any where `count` is None.
     """
     if name not in fields:
         raise UnsupportedProblemError(
@@ -63,19 +48,7 @@ def refuse_unknown(fields: Mapping[str, int], known: Collection[str]) -> None:
 
 
 def embedded_fields(model: Any, fields: Mapping[str, int]) -> NDArray[np.float64]:
-    """Return what the ``joint_embedding`` adds to the features of each node.
-
-    Parameters
-    ----------
-    model : mace.modules.MACE
-    fields : mapping of str to int
-        Value of every input, such as ``total_charge``.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        A value is missing, or an input is one of each atom.
-    """
+    """Return what the ``joint_embedding`` adds to the features of each node."""
     import torch
 
     from ..patch import copy_model

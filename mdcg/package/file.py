@@ -51,14 +51,7 @@ def encode(
 ) -> bytes:
     """Return the bytes of a package; equal arguments give equal bytes.
 
-    Parameters
-    ----------
-    manifest : mapping
-        Plain JSON values.
-    tensors : mapping of str to array
-        float64, float32, int32 or uint8.
-    key : str
-        Of the manifest in the metadata, which tells what kind of file it is.
+    The key of the manifest in the metadata tells what kind of file it is.
     """
     from safetensors.numpy import save
 
@@ -83,7 +76,7 @@ def encode(
 
 
 def _index(tensors: Mapping[str, Any]) -> bytes:
-    """Return what the digest covers of the index of tensors; the engine has the same."""
+    """Return the text of the index of tensors that the digest covers, as the engine writes it."""
     lines = []
     for name, entry in sorted(tensors.items()):
         shape = "".join(f"{length}," for length in entry["shape"])
@@ -102,15 +95,7 @@ def file_sha256(path: Path) -> str:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
-
-    Raises
-    ------
-    PackageError
-        There is something else than a file of that name, such as a device or a folder.
-    OutputError
-        The folder cannot be written, or no space is left.
-    """
+    """Write a file whole or not at all."""
     if path.exists() and not path.is_file():  # root would put the file in the place of a device
         raise PackageError(
             f"{path} is not a regular file, expected the name of a file to write: name another one"
@@ -121,21 +106,11 @@ def write_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[list[Path]]:
-    """Yield temporary files beside the targets and move all of them there unless something raised.
+    """Yield temporary files beside the targets, and move all of them there at the end.
 
-    Parameters
-    ----------
-    *targets : Path
-        Of a link, the file that it names is written.
-    overwrite : bool
-        Whether targets that exist at the end are replaced; otherwise nothing is written.
-    suffix : str
-        End of the temporary names, for readers that look at it.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written, or a target exists. No temporary file is left then.
+    If something raises, nothing is written. A target that is a link stays one: the file that it
+    names is written. Without `overwrite`, targets must not exist at the end. Readers may look at
+    the `suffix` of the temporary names.
     """
     mark = uuid.uuid4().hex[:12]
     targets = tuple(Path(os.path.realpath(target)) for target in targets)
@@ -161,13 +136,7 @@ def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[li
 
 
 def write_synced(path: Path, data: bytes | memoryview) -> None:
-    """Write a file to the disk.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written, or no space is left.
-    """
+    """Write a file and wait until it is on the disk."""
     with _writing(path), path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -206,12 +175,7 @@ def engine_checks() -> Iterator[None]:
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return manifest and tensors of a package, which the engine reads and checks.
 
-    What files of format 1 say of kernels is left out.
-
-    Raises
-    ------
-    PackageError
-        The file is missing, damaged, altered, of another kind or of a newer version.
+    Entries about kernels, which files of format 1 have, are left out.
     """
     with engine_checks():
         manifest, tensors = _core.read_package(str(path))

@@ -15,29 +15,17 @@ from .linear_map import simplified
 class GateBlocks:
     """A gate whose scalars, gates and gated features are blocks of their own.
 
-    Parameters
-    ----------
-    irreps_in : Irreps
-        The module's input, cut where its three parts meet.
-    irreps_out : Irreps
-    scalars, gated : tuple
-        As :meth:`Builder.gate` takes them.
+    `scalars` and `gated` are those of :meth:`.Builder.gate`.
     """
 
-    irreps_in: Irreps
+    irreps_in: Irreps  # the module's input, cut where its three parts meet
     irreps_out: Irreps
     scalars: tuple[tuple[int, int, str, float], ...]
     gated: tuple[tuple[int, int, int, int, str, float], ...]
 
 
 def gate_blocks(module: Any, name: str) -> GateBlocks:
-    """Read a ``GatedEquivariantBlock`` of mace, or an ``e3nn.nn.Gate``.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        It is neither, or it has an activation that packages do not have.
-    """
+    """Read a ``GatedEquivariantBlock`` of mace, or an ``e3nn.nn.Gate``."""
     kind = type(module).__name__
     if kind == "GatedEquivariantBlock":
         if getattr(module, "_layout_is_ir_mul", False):

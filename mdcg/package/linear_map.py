@@ -30,19 +30,14 @@ def simplified(irreps: Irreps) -> Irreps:
 class LinearMap:
     """``out[o] = sum_i in[i] @ weights[i, o] + bias[o]``, all factors included.
 
-    Parameters
-    ----------
-    irreps_in, irreps_out : Irreps
-    weights : dict of (int, int) to array, shape (mul_in, mul_out) or (n_types, mul_in, mul_out)
-        By input and output block; absent: zero. With an axis of types the matrix depends on the
-        type of the node.
-    bias : dict of int to array, shape (mul_out,) or (n_types, mul_out)
-        By output block, scalars only.
+    With an axis of types, a matrix or a bias depends on the type of the node.
     """
 
     irreps_in: Irreps
     irreps_out: Irreps
+    # by input and output block, (mul_in, mul_out) or (n_types, mul_in, mul_out); absent: zero
     weights: _Weights
+    # by output block, scalars only, (mul_out,) or (n_types, mul_out)
     bias: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,13 +57,14 @@ class LinearMap:
         """Number of all weights, biases left out."""
         return sum(weight.size for weight in self.weights.values())
 
-    def scaled(self, factor: float) -> LinearMap:
-        """Return the map times a number."""
+    def scaled(self, factor: float | Array) -> LinearMap:
+        """Return the map times a number, or times one for each type, shape (n_types,)."""
+        row = np.asarray(factor)[..., None]
         return LinearMap(
             self.irreps_in,
             self.irreps_out,
-            {key: weight * factor for key, weight in self.weights.items()},
-            {o: value * factor for o, value in self.bias.items()},
+            {key: weight * row[..., None] for key, weight in self.weights.items()},
+            {o: value * row for o, value in self.bias.items()},
         )
 
     def then(self, after: LinearMap) -> LinearMap:
@@ -87,13 +83,7 @@ class LinearMap:
         return LinearMap(self.irreps_in, after.irreps_out, weights, bias)
 
     def from_blocks(self, irreps_in: Irreps) -> LinearMap:
-        """Return the same map of rows whose input blocks are cut in another way.
-
-        Raises
-        ------
-        ValueError
-            The irreps differ by more than where blocks of one kind begin and end.
-        """
+        """Return the same map of rows whose input blocks are cut in another way."""
         pieces = _pieces(self.irreps_in, irreps_in)
         weights: _Weights = {}
         for (i, o), weight in self.weights.items():

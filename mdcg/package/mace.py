@@ -17,7 +17,7 @@ from .mace_context import MaceContext
 from .mace_radial import pair_repulsion, radial_embedding
 from .mace_readouts import add_readout, vectors_of
 
-#: Classes whose forward is what is written here; others add or leave out terms.
+#: Classes whose forward pass is converted here; others add or leave out terms.
 _MODELS = ("MACE", "ScaleShiftMACE", "EnergyDipolesMACE", "AtomicDipolesMACE")
 _REASONS = {
     "MACELES": "it adds a long-range electrostatic energy",
@@ -42,23 +42,10 @@ def build_mace(
     head: int,
     graph_fields: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the layers of a MACE model.
+    """Write the layers of a MACE model that has e3nn's own layers and no LoRA.
 
-    Parameters
-    ----------
-    model : mace.modules.MACE or ScaleShiftMACE
-        Of e3nn's own layers, LoRA merged.
-    builder : Builder
-    columns : list of int
-        Elements to convert: columns of the model's one-hot vectors.
-    head : int
-    graph_fields : mapping of str to int, optional
-        Value of every input of the structure that the model reads, such as a charge.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        Something of the model has no layer in a package; the message names it.
+    Columns are those of the model's one-hot vectors: the elements to convert. `graph_fields` has
+    the value of every input of the structure that the model reads, such as a charge.
     """
     reason = refusal(model)
     if reason:

@@ -24,18 +24,7 @@ _Parts = tuple[Features, Features | None]
 
 
 def add_interaction(context: MaceContext, number: int, block: Any, feats: Features) -> _Parts:
-    """Write an interaction block.
-
-    Returns
-    -------
-    tuple of Features and (Features or None)
-        The message, and what the product block adds to its result.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The block is of another class, or has other parts than mace-torch gives it.
-    """
+    """Write an interaction block; return the message, and what the product block adds to it."""
     kind = type(block).__name__
     add = _BLOCKS.get(kind)
     if add is None or "forward" in vars(block):
@@ -69,7 +58,10 @@ class _Block:
         return typed_linear_map(getattr(self.module, part), self.context.one_hot, self.at(part))
 
     def conv(self, feats: Features, *, sender: Any = None, receiver: Any = None) -> Features:
-        """Write ``linear_up`` and the convolution; what is added to the radial network is given."""
+        """Write ``linear_up`` and the convolution.
+
+        `sender` and `receiver` are further inputs of the radial network.
+        """
         up = self.builder.linear(feats, self.linear("linear_up"), self.name("linear_up"))
         problem = convolution(
             self.module.conv_tp, self.context.model.spherical_harmonics, self.at("conv_tp")
@@ -78,9 +70,10 @@ class _Block:
         return self.builder.conv(up, problem, radial, self.name("conv"))
 
     def radial(self, part: str, *, sender: Any = None, receiver: Any = None) -> Radial:
-        """Return the embedding with a network after it, whose further inputs are given.
+        """Return the radial embedding with a network after it.
 
-        Both ends are functions from the rows of the first weight matrix that they multiply.
+        `sender` and `receiver` are further inputs of the network: their width, and a function that
+        takes the rows of the first weight matrix which multiply them.
         """
         layers = list(radial_layers(getattr(self.module, part), self.at(part)))
         first, size = layers[0], self.context.radial.size
@@ -115,7 +108,7 @@ class _Block:
 
 
 def _then_typed(linear: LinearMap, typed: LinearMap) -> list[LinearMap]:
-    """Return two maps as one where that makes them no larger."""
+    """Merge two maps if that does not make them larger."""
     both = linear.then(typed)
     return [both] if both.num_weights <= linear.num_weights + typed.num_weights else [linear, typed]
 

@@ -14,24 +14,12 @@ from .mace_radial import RadialEmbedding
 
 @dataclass(frozen=True)
 class MaceContext:
-    """The facts that all parts of a model's conversion need.
-
-    Parameters
-    ----------
-    model : mace.modules.MACE
-    builder : Builder
-    columns : list of int
-        Columns of the model's one-hot vectors that become the types, in their order.
-    head : int
-        The head that is converted.
-    n_heads : int
-    radial : RadialEmbedding
-    """
+    """The facts that all parts of a model's conversion need."""
 
     model: Any
     builder: Builder
-    columns: list[int]
-    head: int
+    columns: list[int]  # of the model's one-hot vectors, which become the types in this order
+    head: int  # the one that is converted
     n_heads: int
     radial: RadialEmbedding
 

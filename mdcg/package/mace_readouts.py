@@ -16,13 +16,7 @@ from .mace_context import MaceContext
 
 
 def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
-    """Write a readout; the energy of the chosen head is its only channel.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        The readout is of another class, or not of scalars.
-    """
+    """Write a readout; the energy of the chosen head is its only channel."""
     kind, at = type(readout).__name__, f"readouts.{number}"
     if kind == "LinearReadoutBlock":
         last = linear_map(readout.linear, f"{at}.linear")

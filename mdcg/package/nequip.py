@@ -28,22 +28,10 @@ _DECAYS = (0.20162, 0.40290, 0.94229, 3.19980)
 def build_nequip(
     model: Any, builder: Builder, columns: list[int], graph_fields: Mapping[str, int]
 ) -> None:
-    """Write the layers of a NequIP model.
+    """Write the layers of a NequIP model from a checkpoint or a package.
 
-    Parameters
-    ----------
-    model : GraphModel
-        Of NequIP's own layers, from a checkpoint or a package.
-    builder : Builder
-    columns : list of int
-        Types to convert, by their number in the model.
-    graph_fields : mapping of str to int
-        Value of every categorical field of the structure that the model reads, such as a charge.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        Something of the model has no layer in a package; the message names it.
+    Columns are the types to convert, by their number in the model. `graph_fields` has the value of
+    every categorical field of the structure that the model reads, such as a charge.
     """
     network = model.model
     if _kind(network) == "ForceStressOutput":
@@ -119,29 +107,20 @@ class _Converter:
 
     def _radial(self, module: Any, name: str) -> Radial:
         # sin(pi n x) / (pi x) of x = r / r_max, whatever the cutoff of the pair
-        prefactor = self.factor / np.pi
-        if self.reach is None:
-            return Radial(
-                r_max=self.r_max,
-                basis={
-                    "kind": "bessel",
-                    "weights": self.frequencies / self.r_max,
-                    "prefactor": prefactor * self.r_max,
-                },
-                p=self.power,
-                layers=_layers(module, name),
-            )
-        return Radial(
-            r_max=self.reach,
-            basis={
-                "kind": "bessel",
+        r_max: float | Array = self.r_max
+        basis: dict[str, Any] = {
+            "kind": "bessel",
+            "weights": self.frequencies / self.r_max,
+            "prefactor": self.factor / np.pi * self.r_max,
+        }
+        if self.reach is not None:
+            r_max = self.reach
+            basis |= {
                 "weights": self.frequencies,
-                "prefactor": prefactor,
+                "prefactor": self.factor / np.pi,
                 "argument": "normalized",
-            },
-            p=self.power,
-            layers=_layers(module, name),
-        )
+            }
+        return Radial(r_max=r_max, basis=basis, p=self.power, layers=_layers(module, name))
 
     # ---- convolutions ----
 
@@ -152,8 +131,8 @@ class _Converter:
             raise UnsupportedProblemError(f"{name}.conv is {a_type(block)}")
         number, self.number = self.number, self.number + 1
         norm = array(block.avg_num_neighbors_norm.norm_const).reshape(-1)
-        norm = norm if len(norm) == 1 else norm[self.columns]
-        up = _scaled(linear_map(block.linear_1, f"{name}.linear_1"), norm)
+        norm = norm[0] if len(norm) == 1 else norm[self.columns]
+        up = linear_map(block.linear_1, f"{name}.linear_1").scaled(norm)
         x = builder.linear(before, up, f"linear_up_{number}")
         problem = convolution(block.tp_scatter.tp, self.harmonics, f"{name}.tp_scatter")
         x = builder.conv(x, problem, self._radial(block.edge_mlp, name), f"conv_{number}")
@@ -209,14 +188,6 @@ class _Converter:
     def on_AtomwiseReduce(self, name: str, module: Any) -> None:  # noqa: N802
         if module.reduce != "sum" or module.constant != 1.0:
             raise UnsupportedProblemError(f"{name} is not a plain sum of the atoms' energies")
-
-
-def _scaled(linear: LinearMap, factor: Array) -> LinearMap:
-    """Multiply a map by a number, or by one for each type."""
-    if len(factor) == 1:
-        return linear.scaled(float(factor[0]))
-    weights = {key: factor[:, None, None] * weight for key, weight in linear.weights.items()}
-    return LinearMap(linear.irreps_in, linear.irreps_out, weights)
 
 
 def _layers(module: Any, name: str) -> tuple[RadialLayer, ...]:

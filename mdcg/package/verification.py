@@ -41,38 +41,9 @@ def verify_package(
     A float64 package is compared with the original in float64. The error of a float32 package
     against the original in float64 may be twice that of the original evaluated in float32, on its
     worst structure. Where the original's forces are not the gradient of its energy, that gradient
-    is compared instead, and the report's note says so.
-
-    Parameters
-    ----------
-    path : path
-        The package.
-    original : torch.nn.Module
-        The unpatched model; it is not changed.
-    head : str, optional
-        The head that was converted.
-    systems : sequence of Structure, optional
-        Default: structures of the package's types.
-    atol_forces : float, optional
-        Limit on forces in eV/Å instead of the usual one.
-    kernels : {"auto", "generic", "generated"}
-        Which ones the engine runs.
-    device : str
-        Where the engine runs: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; the original stays where it
-        is.
-    reference : Reference, optional
-        What :func:`package_reference` gives for a package of the same types and dtype; default: the
-        original is evaluated.
-
-    Returns
-    -------
-    VerificationReport
-        Its device is the engine's.
-
-    Raises
-    ------
-    VerificationError
-        The engine or the model fails to run on a structure.
+    is compared instead, and the report's note says so. The limit on forces may be replaced by
+    `atol_forces` in eV/Å, and the evaluation of the original by a `reference` of
+    :func:`package_reference`. The engine runs on `device`, the original where it is.
     """
     from ..patch import model_info
     from ..patch.hosts import lacks_radial_derivative
@@ -99,19 +70,7 @@ def package_reference(
     head: str | None = None,
     systems: Sequence[Structure] | None = None,
 ) -> Reference:
-    """Evaluate the original on the structures that packages are compared on.
-
-    Parameters
-    ----------
-    package : Package
-        Of the types and the dtype that are compared.
-    original : torch.nn.Module
-        As in :func:`verify_package`.
-    head : str, optional
-        As in :func:`verify_package`.
-    systems : sequence of Structure, optional
-        As in :func:`verify_package`.
-    """
+    """Evaluate the original as :func:`verify_package` compares it with a package of that dtype."""
     import torch
 
     from ..patch import model_info
@@ -146,7 +105,7 @@ def _kinds(package: Package, info: ModelInfo) -> list[int]:
 
 
 def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: Structure) -> Outputs:
-    """Return what the engine finds of a structure, by MACE's names."""
+    """Return the engine's results for a structure under MACE's names."""
     import torch
 
     from ..patch.mace_inputs import complete_cell

@@ -1,5 +1,5 @@
 // Grimme's D3 dispersion, which a package may hold beside its network: the object `dispersion` of
-// the manifest. It is evaluated as a network of its own, whose neighbours are further away.
+// the manifest. It is evaluated as a network of its own, with a longer cutoff.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ struct DispersionChoice {
     double cutoff = 40 * 0.529177210903;  // of pairs, Å
 };
 
-// The network of a package, or that of its dispersion where a functional is chosen. Throws
-// EngineError, also where the other choices are made without a functional.
+// The network of a package, or the network of its dispersion where a functional is chosen. Throws
+// EngineError, also where a damping or a cutoff is chosen without a functional.
 std::shared_ptr<const Package> chosen_network(std::shared_ptr<const Package> package,
                                               const DispersionChoice& choice);
 

@@ -19,7 +19,7 @@ enum class Content { weights, constants, indices };
 
 class Fields {
 public:
-    // `where`: "layer 3 (linear)", said in errors.
+    // `where` names the object in errors: "layer 3 (linear)".
     Fields(const nlohmann::json& object, const Package& package, std::string where);
 
     const std::string& where() const { return where_; }
@@ -37,8 +37,8 @@ public:
     Fields object(const char* key) const;
     Fields object_in_text(const char* key) const;  // of a string that holds an object as JSON
     // Throws unless the string is exactly the text that mdcg writes for `value`: without spaces and
-    // with sorted keys. Kernels are generated from it by another reader, which can then find no
-    // more in it than the engine did.
+    // with sorted keys. Python generates kernels from this text, and must not find more in it than
+    // the engine, which has checked `value`.
     void expect_text_of(const char* key, const nlohmann::json& value) const;
     std::vector<Fields> objects(const char* key) const;  // empty where absent
     const nlohmann::json& json(const char* key) const;   // whatever it is; for <nlohmann/json.hpp>
@@ -69,9 +69,9 @@ private:
     std::shared_ptr<const nlohmann::json> owned_;
 };
 
-// A number as float.hex() prints it, such as "0x1.8p-3"; throws std::invalid_argument.
+// Reads a number such as "0x1.8p-3"; throws std::invalid_argument.
 double parse_hex(const std::string& text);
-// The same text as Python's float.hex() gives, "0x1.8000000000000p-3".
+// The text of Python's float.hex(): "0x1.8000000000000p-3".
 std::string hex_text(double value);
 
 }  // namespace mdcg

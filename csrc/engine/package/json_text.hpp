@@ -3,8 +3,8 @@
 
 namespace mdcg {
 
-// Whether objects and lists lie in each other more than `most` times. Parsing and
-// printing them recurse, and would use up the stack. Text that is no JSON gets any answer.
+// Whether objects and lists are nested more than `most` deep. Parsing and printing them is
+// recursive, and would use up the stack. For text that is not JSON, the answer has no meaning.
 inline bool nests_too_deep(const char* text, const char* end, int most) {
     int depth = 0;
     bool quoted = false;

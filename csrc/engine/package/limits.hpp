@@ -30,9 +30,9 @@ constexpr int MAX_CHEBYSHEV_ORDER = 4096;
 constexpr int MIN_KNOTS = 4, MAX_KNOTS = 1 << 16;
 constexpr double MIN_CUTOFF_POWER = 2, MAX_CUTOFF_POWER = 200;
 constexpr int MAX_SCREENING_TERMS = 16;  // of the repulsion of nuclei
-// Bytes that a model may take beside those that grow with the system: so many, and so many for each
-// byte of its file. Radial tables of pairs of types, which grow with the types of a system, may
-// take this much more. The engine alone looks at these.
+// Bytes that a model may take besides those that grow with the system: MEMORY_BASE, and
+// MEMORY_PER_BYTE for each byte of its file. Radial tables of pairs of types, which grow with the
+// types of a system, may take TABLE_MEMORY times as much.
 constexpr double MEMORY_BASE = 512e6, MEMORY_PER_BYTE = 64;
 constexpr double TABLE_MEMORY = 4;
 

@@ -53,7 +53,7 @@ void convert(const Tensor& tensor, std::vector<T>& out) {
     }
 }
 
-// Makes all text of a manifest printable; whether anything was not.
+// Makes all text of a manifest printable; returns whether that changed anything.
 bool make_printable(json& value) {
     bool changed = false;
     if (value.is_string()) {
@@ -128,7 +128,7 @@ std::string Tensor::shape_text() const {
     return text + "]";
 }
 
-// Parts of damaged files are quoted, of any length.
+// Sentences quote parts of damaged files, which may be long.
 void Package::fail(const std::string& what) const {
     constexpr std::size_t LONGEST = 400;
     std::string sentence = what;
@@ -189,7 +189,7 @@ std::shared_ptr<const Package> Package::with_manifest(std::shared_ptr<const Pack
     return package;
 }
 
-// The length of the header, which the file begins with; the first bytes tell what else it may be.
+// Length of the header, from the first nine bytes, which also show what else the file may be.
 std::uint64_t Package::header_bytes(Kind kind, std::uint64_t whole) const {
     const std::string expected = std::string(", expected a ") + name_of(kind);
     if (whole < 9) fail("has " + std::to_string(whole) + " bytes" + expected + ": copy it again");
@@ -231,7 +231,7 @@ void Package::read(Kind kind, std::uint64_t whole,
     const json header = json::parse(text, text + length);
     const std::uint64_t data_bytes = whole - 8 - length;
 
-    std::string index;  // what the digest covers of it
+    std::string index;  // the part of the header that the digest covers
     std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
     for (const auto& [name, entry] : header.items()) {
         if (name == "__metadata__") continue;
@@ -332,7 +332,7 @@ void Package::read(Kind kind, std::uint64_t whole,
     fail("the header is damaged: " + reason.substr(0, reason.find("; last read")));
 }
 
-// What packages of older formats have beside the model: kernels, and 3j symbols.
+// Removes what packages of older formats hold besides the model: kernels and 3j symbols.
 void Package::drop_old_entries() {
     for (const char* key : {"kernels", "cuda_kernels", "cuda_binaries"}) manifest_->erase(key);
     const auto layers = manifest_->find("layers");

@@ -13,8 +13,8 @@
 
 namespace mdcg {
 
-// The newest package format that this library reads. Files of older formats also held 3j symbols,
-// and files of format 1 the text and the machine code of kernels, which are not looked at.
+// The newest package format that this library reads. Files of older formats also hold 3j symbols,
+// and files of format 1 the text and the machine code of kernels; none of that is used.
 constexpr int PACKAGE_FORMAT = 3;
 constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
 
@@ -26,7 +26,7 @@ struct DtypeInfo {
 };
 const DtypeInfo& about(Dtype dtype);
 
-// A tensor of the file, in place.
+// A tensor of the file, whose numbers stay where the file was read to.
 struct Tensor {
     std::string name;
     Dtype dtype = Dtype::u8;
@@ -47,9 +47,9 @@ public:
     // What a file is: a model, or the compiled kernels of one, which have the same structure.
     enum class Kind { model, kernels };
 
-    // Reads the file into memory, its header first: what becomes of it later changes nothing.
+    // Reads the file into memory, its header first. Later changes of the file have no effect.
     static std::shared_ptr<const Package> open(const std::string& path, Kind kind = Kind::model);
-    // The same of a file that was read; `path` is for messages.
+    // The same for the contents of a file; `path` is for messages.
     static std::shared_ptr<const Package> parse(std::string content, const std::string& path,
                                                 Kind kind);
     // Another network on the tensors of a package.
@@ -64,7 +64,7 @@ public:
     const std::string& content() const { return content_; }
     std::size_t file_bytes() const { return content_.size(); }
     const std::string& digest() const { return digest_; }  // SHA-256 of all that it holds
-    // The package whose kernels are those of this one, `self`: of another network its owner.
+    // The package that kernels are made for: the owner of the tensors, or this package, `self`.
     const std::shared_ptr<const Package>& kernels_of(
         const std::shared_ptr<const Package>& self) const {
         return owner_ != nullptr ? owner_ : self;
@@ -75,7 +75,7 @@ public:
 
 private:
     Package() = default;
-    // `whole`: bytes of the file. `load` puts so many of its first bytes into the content.
+    // `whole`: bytes of the file. `load(n)` reads its first n bytes into the content.
     void read(Kind kind, std::uint64_t whole, const std::function<void(std::uint64_t)>& load);
     std::uint64_t header_bytes(Kind kind, std::uint64_t whole) const;
     void drop_old_entries();
@@ -83,10 +83,10 @@ private:
     std::string path_, content_, text_, digest_;
     std::map<std::string, Tensor> tensors_;
     std::unique_ptr<nlohmann::json> manifest_;
-    std::shared_ptr<const Package> owner_;  // of the tensors' numbers, if it is another one
+    std::shared_ptr<const Package> owner_;  // of the tensors, if it is another package
 };
 
-// What the manifest says of the whole model, checked.
+// Facts of the manifest about the whole model, checked.
 struct ModelInfo {
     std::string architecture, model_class;
     std::vector<std::string> type_names;
