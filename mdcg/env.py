@@ -7,8 +7,6 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import KernelCompileError
-
 
 @dataclass(frozen=True)
 class Variable:
@@ -64,31 +62,10 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 
-def _flag(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "no", "off")
-
-
 def compiler() -> str | None:
     """Return the compiler named by ``MDCG_CXX`` or ``CXX``, or None."""
     named = os.environ.get("MDCG_CXX") or os.environ.get("CXX") or ""
     return named.strip() or None
-
-
-def compile_timeout() -> int:
-    """Return the seconds that a compiler may take.
-
-    Raises
-    ------
-    KernelCompileError
-        ``MDCG_COMPILE_TIMEOUT`` is not a whole number above 0.
-    """
-    text = os.environ.get("MDCG_COMPILE_TIMEOUT") or "600"
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
-        raise KernelCompileError(
-            f"MDCG_COMPILE_TIMEOUT is {text!r}, expected a whole number of seconds above 0: "
-            "correct it or unset it"
-        )
-    return int(text)
 
 
 def threads() -> int | None:
@@ -111,12 +88,8 @@ def cuda_home() -> Path | None:
 
 def debug() -> bool:
     """Return whether ``MDCG_DEBUG`` is on."""
-    return _flag("MDCG_DEBUG")
-
-
-def jit_disabled() -> bool:
-    """Return whether ``MDCG_DISABLE_JIT`` is on."""
-    return _flag("MDCG_DISABLE_JIT")
+    text = os.environ.get("MDCG_DEBUG", "").strip().lower()
+    return text not in ("", "0", "false", "no", "off")
 
 
 def cpu_name() -> str:

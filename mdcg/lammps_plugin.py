@@ -23,7 +23,6 @@ from importlib import metadata
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from . import env
 from .errors import (
     KernelCompileError,
     MdcgError,
@@ -119,17 +118,18 @@ def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> 
 
     With `keep`, a cache that keeps nothing is an error unless `output` is given.
     """
-    from .runtime.cache import KernelCache, why_not_kept
+    from . import _core
+    from .runtime.cache import why_not_kept
 
     if output is not None and not output.name.endswith("plugin.so"):
         raise ValueError(f"output is {output.name}, expected a name that ends in plugin.so")
-    cache = KernelCache("lammps", PLUGIN)
+    cache = _core.KernelCache("lammps", PLUGIN)
     key = cache.key(*_contents(lammps), *_options(lammps))
     made = cache.find(key)
     if made is not None and ENTRY not in made.binary:
         cache.discard(key)
         made = None
-    if made is None and env.jit_disabled():
+    if made is None and _core.jit_disabled():
         raise KernelCompileError(
             "the LAMMPS plugin is not in the cache and MDCG_DISABLE_JIT=1 forbids compiling it: "
             "unset the variable once"
@@ -151,13 +151,14 @@ def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> 
 
 
 def _compile(lammps: Lammps, folder: Path) -> None:
+    from . import _core
     from .runtime.cache import announce_compilation
-    from .runtime.compiler import find_compiler, run_compiler
+    from .runtime.compiler import find_compiler
 
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
     command = [*find_compiler(), *FLAGS, *_options(lammps), *sources]
     announce_compilation("pair_style mdcg for LAMMPS")
-    status, messages = run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"])
+    status, messages = _core.run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"])
     if status:
         first = next((line for line in messages.splitlines() if "error" in line), "")
         raise KernelCompileError(

@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "_version": set(),
     "env": set(),
     "nequip_extension": {"patch"},
-    "lammps_plugin": {"runtime", "env"},
+    "lammps_plugin": {"runtime", "_core"},
     "openmm": {"calculators"},
     "torchsim": {"_core", "calculators"},
     "errors": set(),

@@ -24,6 +24,18 @@ Descriptor::~Descriptor() {
     if (number_ >= 0) close(number_);
 }
 
+bool write_whole(int descriptor, const void* data, std::size_t bytes) {
+    const char* from = static_cast<const char*>(data);
+    bool good = descriptor >= 0;
+    for (std::size_t done = 0; good && done < bytes;) {
+        const ssize_t more = write(descriptor, from + done, bytes - done);
+        if (more < 0 && errno == EINTR) continue;
+        good = more > 0;
+        if (good) done += static_cast<std::size_t>(more);
+    }
+    return good;
+}
+
 Descriptor unnamed_file(const void* data, std::size_t bytes, bool in_memory) {
     const char* folder = std::getenv("TMPDIR");
     std::string path = std::string(folder != nullptr && *folder != 0 ? folder : "/tmp");
@@ -38,15 +50,7 @@ Descriptor unnamed_file(const void* data, std::size_t bytes, bool in_memory) {
         return named;
     };
     Descriptor file(create());
-    bool good = file.number() >= 0;
-    const char* from = static_cast<const char*>(data);
-    for (std::size_t done = 0; good && done < bytes;) {
-        const ssize_t more = write(file.number(), from + done, bytes - done);
-        if (more < 0 && errno == EINTR) continue;
-        good = more > 0;
-        if (good) done += static_cast<std::size_t>(more);
-    }
-    if (!good)
+    if (!write_whole(file.number(), data, bytes))
         throw std::runtime_error("no temporary file can be written in " + path + " (" +
                                  std::strerror(errno) + "): set TMPDIR to a folder with space");
     return file;

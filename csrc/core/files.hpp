@@ -10,9 +10,9 @@ namespace mdcg {
 // Longest file that is read whole; packages and kernel files are far shorter.
 constexpr std::uint64_t MAX_FILE_BYTES = std::uint64_t(1) << 32;
 
-// An open file that closes itself. It takes a descriptor that a call of the system gave, and moves
-// it above those of input, output and errors (0 to 2), which a host may have closed: neither what
-// is printed there nor the streams of a child process may take the place of a file.
+// An open file that closes itself. It takes a descriptor from a call of the system. Numbers 0 to 2
+// (input, output and errors), which are free where a host has closed them, are replaced by higher
+// ones: printed text and the streams of child processes must not go to the file.
 class Descriptor {
 public:
     explicit Descriptor(int number);  // -1: none; errno stays
@@ -24,6 +24,9 @@ public:
 private:
     int number_;
 };
+
+// Writes data to an open file; a descriptor of -1 fails, too. After a failure, errno tells why.
+bool write_whole(int descriptor, const void* data, std::size_t bytes);
 
 // A file without a name that holds data, in memory where the system has such files and `in_memory`
 // is set, else in the folder of temporary files. Throws std::runtime_error.

@@ -1,14 +1,15 @@
-// Compiled kernels on disk as mdcg/runtime/cache.py writes them: where they are, which ones are
-// trusted, a folder of this process where the cache cannot be written or not be trusted.
+// Compiled kernels on disk: finding them, checking who could have written them, and making each of
+// them once for all processes.
 #pragma once
 
+#include <functional>
+#include <initializer_list>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/shared_library.hpp"
-#include "core/text.hpp"
 #include "core/trusted_files.hpp"
 
 namespace mdcg {
@@ -18,78 +19,59 @@ struct KernelError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Variables of the environment, read when they are needed: see mdcg/env.py.
+// Environment variables, read when they are needed; mdcg/env.py describes them.
 std::string variable(const char* name);  // empty: not set
 std::string kernel_cache_root();         // an absolute path
 bool jit_disabled();
+// Seconds that a compiler may take, and that other processes wait for its kernels. Throws
+// KernelError where the variable is not a number.
+int compile_timeout();
 
 // A binary of the cache. Its file stays open, so that what was checked is what is loaded.
 struct CachedKernel {
     TrustedFile file;
     std::string folder;
-    std::string binary;  // what the file holds
+    std::string binary;  // contents of the file
 
     std::shared_ptr<SharedLibrary> load() const;
 };
 using CachedKernelPtr = std::shared_ptr<CachedKernel>;
 
-// <root>/<version>/<target>/<key>/ holds a binary beside kernel.sha256, and what it was made from.
+// The cache holds <root>/<version>/<target>/<key>/ for each kernel: the binary, kernel.sha256 with
+// its digest, and the text it was compiled from. A user can send such a folder with a report. Keys
+// depend on texts and compiler flags alone, so a cached kernel loads on a machine without a
+// compiler.
 class KernelCache {
 public:
-    // `target` is a sub-folder, such as "x86-64-v3"; `binary` the file that makes a folder
+    // Writes the binary into an empty folder. Throws KernelError, or std::system_error where a file
+    // cannot be written.
+    using Build = std::function<void(const std::string& folder)>;
+
+    // `target` names a folder, such as "x86-64-v3"; `binary` is the file that makes an entry
     // complete.
-    explicit KernelCache(std::string target, std::string binary = "kernel.so");
+    KernelCache(std::string target, std::string binary);
 
-    // A kernel that exists, is complete, and could not have been written by another user; or null.
+    // 32 hexadecimal digits.
+    static std::string key(const std::vector<std::string>& texts);
+
+    // A kernel that is complete and that no other user could have written; or null.
     CachedKernelPtr find(const std::string& key) const;
-    // Removes the folder of a kernel that proved unusable.
-    static void discard(const std::string& folder);
+    // Removes a kernel that proved unusable.
+    void discard(const std::string& key) const;
+    // Returns the kernel, and calls `build` if no other process has made it. Processes that ask at
+    // once build it once: the others wait, say for whom (notice.hpp) if that takes long, and fail
+    // with the KernelError of the one that built. After compile_timeout(), or on a file system
+    // without locks, a process builds without the lock: entries appear whole or not at all. Throws
+    // KernelError, Interrupted, and what `build` throws.
+    CachedKernelPtr make(const std::string& key, const Build& build) const;
 
-    // The folder in which this process makes kernels: <root>/<version>, or, where that cannot be
-    // written or not be trusted, a folder that is removed when the process ends. It holds the
-    // folders "locks", "tmp" and that of the target.
-    std::string writable_folder() const;
-    // The file in that folder which is locked while a kernel is made.
-    std::string lock_file(const std::string& folder, const std::string& name) const;
-
-    // Why kernels in the present root are not used, or are not kept there; empty: all is well.
+    // Why kernels of the present root are not used, or not kept there; empty: they are.
     static std::string warning();
+    // Why new kernels are not kept in the present root; empty: they are. This makes its folders.
+    static std::string why_not_kept();
 
 private:
     std::string target_, binary_;
 };
-
-// The right to make kernels, held by one process, or thread, while others wait. It ends with the
-// process. The file names the holder, or holds the sentence that the last one failed with.
-class FileLock {
-public:
-    // Waits for the holder, and says so (notice.hpp) where that takes long. Nothing is held where
-    // it takes longer than MDCG_COMPILE_TIMEOUT, or where the file system has no locks: kernels are
-    // moved into place whole, so that two processes may make the same ones. Throws KernelError
-    // where the file cannot be opened or the variable is no number, and Interrupted.
-    explicit FileLock(const std::string& path);
-    ~FileLock() { release(); }
-    FileLock(const FileLock&) = delete;
-    FileLock& operator=(const FileLock&) = delete;
-
-    bool held() const { return file_.has_value(); }
-    void release();
-    // What the last holder failed with while this one waited; empty: it did not fail.
-    const std::string& failure() const { return failure_; }
-    // Leaves a sentence for those that wait.
-    void fail(const std::string& sentence) const;
-
-private:
-    void write(const std::string& text) const;
-    std::string failure_;
-    std::optional<Descriptor> file_;
-};
-
-// The seconds that a compiler may take, and those that others wait for its kernels, as
-// mdcg/env.py reads them. Throws KernelError.
-int compile_timeout();
-
-// A name in this host that a lock on another host cannot have.
-std::string host_name();
 
 }  // namespace mdcg

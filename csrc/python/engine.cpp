@@ -59,6 +59,8 @@ void register_interrupt() {
             if (pointer) std::rethrow_exception(pointer);
         } catch (PythonSignal& signal) {
             signal.error.restore();
+        } catch (const mdcg::Interrupted&) {
+            PyErr_SetString(PyExc_RuntimeError, "another thread has stopped the work");
         }
     });
 }

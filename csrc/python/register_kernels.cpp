@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "core/cpu.hpp"
@@ -24,35 +25,58 @@ namespace py = pybind11;
 
 namespace {
 
-// Ends the processes that other threads of Python wait for.
+// Ends, once set, what the threads of Python that have it wait for: compilers and other processes.
 struct StopFlag {
     std::atomic<bool> stop{false};
 };
 
-// Calls a function without Python's lock. Where the flag is set, it ends with an error.
-template <typename Function>
-auto until_stopped(StopFlag* flag, const char* error, const Function& function) {
-    py::gil_scoped_release release;
-    if (flag == nullptr) return function();
-    const mdcg::HelperScope scope(flag->stop);
-    try {
-        return function();
-    } catch (const mdcg::Interrupted&) {
-        throw std::runtime_error(error);
-    }
+// KernelError becomes KernelCompileError.
+void register_kernel_error() {
+    py::register_exception_translator([](std::exception_ptr pointer) {
+        try {
+            if (pointer) std::rethrow_exception(pointer);
+        } catch (const mdcg::KernelError& error) {
+            const py::object type = py::module_::import("mdcg.errors").attr("KernelCompileError");
+            PyErr_SetString(type.ptr(), error.what());
+        }
+    });
 }
 
-py::tuple run_process(const std::vector<std::string>& command, int seconds, StopFlag* flag) {
+py::tuple run_compiler(const std::vector<std::string>& command) {
     mdcg::ProcessOptions options;
-    options.seconds = seconds;
-    const mdcg::ProcessResult done =
-        until_stopped(flag, "was stopped", [&] { return mdcg::run_process(command, options); });
-    return py::make_tuple(done.status, py::bytes(done.messages));
+    options.seconds = mdcg::compile_timeout();
+    mdcg::ProcessResult done{};
+    try {
+        const py::gil_scoped_release release;
+        done = mdcg::run_process(command, options);
+    } catch (const std::runtime_error& error) {
+        const bool late = std::string(error.what()).find("did not end") != std::string::npos;
+        throw mdcg::KernelError("the C++ compiler " + command.at(0) + " " + error.what() +
+                                ": set MDCG_CXX to choose another one" +
+                                (late ? ", or MDCG_COMPILE_TIMEOUT to more seconds" : ""));
+    }
+    return py::make_tuple(done.status, py::bytes(done.messages).attr("decode")("utf-8", "replace"));
 }
 
-std::unique_ptr<mdcg::FileLock> lock(const std::string& path, StopFlag* flag) {
-    return until_stopped(flag, "the compilation was stopped",
-                         [&] { return std::make_unique<mdcg::FileLock>(path); });
+// Calls `build` with the path of an empty folder.
+mdcg::CachedKernelPtr make_kernel(const mdcg::KernelCache& self, const std::string& key,
+                                  const py::function& build, const StopFlag* flag) {
+    const py::object path = py::module_::import("pathlib").attr("Path");
+    const py::gil_scoped_release release;
+    std::optional<mdcg::HelperScope> scope;
+    if (flag != nullptr) scope.emplace(flag->stop);
+    return self.make(key, [&](const std::string& folder) {
+        const py::gil_scoped_acquire gil;
+        try {
+            build(path(folder));
+        } catch (py::error_already_set& error) {
+            const bool system_error =
+                error.matches(PyExc_OSError) && !error.value().attr("errno").is_none();
+            if (!system_error) throw;
+            throw std::system_error(error.value().attr("errno").cast<int>(),
+                                    std::generic_category());
+        }
+    });
 }
 
 // The function of Python that takes sentences for users.
@@ -107,12 +131,12 @@ void register_kernels(py::module_& m) {
     const py::object executable = py::module_::import("sys").attr("executable");
     if (py::isinstance<py::str>(executable)) mdcg::set_python(executable.cast<std::string>());
 
-    py::class_<StopFlag>(m, "StopFlag")
-        .def(py::init<>())
-        .def("set", [](StopFlag& self) { self.stop = true; })
-        .def("is_set", [](const StopFlag& self) { return self.stop.load(); });
-    m.def("run_process", &run_process, py::arg("command"), py::arg("seconds") = 0,
-          py::arg("stop") = py::none());
+    py::class_<StopFlag>(m, "StopFlag").def(py::init<>()).def("set", [](StopFlag& self) {
+        self.stop = true;
+    });
+    register_kernel_error();
+    m.def("run_compiler", &run_compiler, py::arg("command"));
+    m.def("jit_disabled", &mdcg::jit_disabled);
     m.def(
         "set_notice",
         [](const py::function& tell) {
@@ -120,12 +144,7 @@ void register_kernels(py::module_& m) {
             mdcg::set_notice(&tell_listener);
         },
         py::arg("tell"));
-    py::class_<mdcg::FileLock>(m, "FileLock")
-        .def(py::init(&lock), py::arg("path"), py::arg("stop") = py::none())
-        .def_property_readonly("held", &mdcg::FileLock::held)
-        .def("release", &mdcg::FileLock::release);
     m.def("host_target", &mdcg::host_target, py::arg("level"));
-    m.def("host_name", &mdcg::host_name);
     m.def("kernel_cache_root", &mdcg::kernel_cache_root);
     m.def("kernel_problem", &kernel_problem, py::arg("path"));
     m.def("kernel_key", &mdcg::kernel_key, py::arg("problem"), py::arg("precision") = "");
@@ -144,9 +163,13 @@ void register_kernels(py::module_& m) {
         .def("load", &mdcg::CachedKernel::load, released);
     py::class_<KernelCache>(m, "KernelCache")
         .def(py::init<std::string, std::string>(), py::arg("target"), py::arg("binary"))
-        .def("find", &KernelCache::find, released)
-        .def_static("discard", &KernelCache::discard)
-        .def("writable_folder", &KernelCache::writable_folder)
-        .def("lock_file", &KernelCache::lock_file)
-        .def_static("warning", &KernelCache::warning);
+        .def_static("key",
+                    [](const py::args& texts) {
+                        return KernelCache::key(texts.cast<std::vector<std::string>>());
+                    })
+        .def("find", &KernelCache::find, released, py::arg("key"))
+        .def("discard", &KernelCache::discard, released, py::arg("key"))
+        .def("make", &make_kernel, py::arg("key"), py::arg("build"), py::arg("stop") = py::none())
+        .def_static("warning", &KernelCache::warning)
+        .def_static("why_not_kept", &KernelCache::why_not_kept);
 }

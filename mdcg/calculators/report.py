@@ -14,8 +14,8 @@ class EngineReport:
     Attributes
     ----------
     packages : tuple of dict
-        For each package of the calculator: ``kernels`` (name, ``origin``: bundled, cached,
-        compiled, generic or not loaded, and why), ``layers`` (milliseconds forward and backward in
+        For each package of the calculator: ``kernels`` (name, ``origin``: named, cached, made,
+        generic or not loaded, and why), ``layers`` (milliseconds forward and backward in
         the last evaluation), ``milliseconds`` of all, ``nodes``, ``edges``, ``bytes`` of buffers,
         ``instruction_set``; or ``device`` and ``device_name``, where layers' times are those of the
         last step that was not captured, and ``replays`` counts the captured ones.

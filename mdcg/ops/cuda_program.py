@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from .. import _core, env
+from .. import _core
 from ..codegen import CudaKernel
 from ..errors import DeviceError
 from ..plan import CudaDevice
@@ -125,7 +125,7 @@ class CudaProgram:
             return _core.CudaModule(self.index, cubin)
         except RuntimeError as error:
             own_target = cuda_device(self.index).target == self.target
-            if _code(error) not in _UNREADABLE or not own_target or env.jit_disabled():
+            if _code(error) not in _UNREADABLE or not own_target or _core.jit_disabled():
                 raise _load_error(error, self.index, self.target) from error
         # the machine code is damaged, or another NVRTC made it
         return self._make_again(source)
@@ -144,7 +144,7 @@ class CudaProgram:
             try:
                 return self._modules[number].function(name, shared_bytes)
             except RuntimeError as error:
-                if again or _code(error) != _NOT_FOUND or env.jit_disabled():
+                if again or _code(error) != _NOT_FOUND or _core.jit_disabled():
                     raise _load_error(error, self.index, self.target) from error
             # the cache held another program under this name
             self._replaced.append(self._modules[number])

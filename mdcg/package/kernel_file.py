@@ -1,7 +1,7 @@
 """Compiled kernels of a package, in a file of their own: what ``python -m mdcg kernels`` makes.
 
-The format of the file is described in ``FORMAT.md``. The engine reads it where it lies in the cache
-or is named.
+The format of the file is described in ``FORMAT.md``. The engine reads files that are named, and
+those in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import _core
 from .._version import __version__
 from ..errors import OutputError, PackageError, UnsupportedProblemError
-from ..runtime.cache import KernelCache, why_not_kept
+from ..runtime.cache import why_not_kept
 
 __all__ = [
     "PRECISIONS",
@@ -48,15 +48,7 @@ _OLDEST = 80
 
 
 def check_targets(targets: Sequence[str]) -> None:
-    """See that there is a compiler for each target.
-
-    Raises
-    ------
-    UnsupportedProblemError
-        A target is unknown.
-    KernelCompileError
-        NVRTC is missing, or it does not compile for one of the devices (``sm_NN``).
-    """
+    """Refuse targets that are unknown or that the installed NVRTC does not compile for."""
     from ..runtime.nvrtc import nvrtc_for
 
     for target in targets:
@@ -77,23 +69,12 @@ def check_targets(targets: Sequence[str]) -> None:
 def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool = False) -> Path:
     """Put the kernels of a package for one target into the cache; return the file in the cache.
 
-    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not be there and
-    have one of :data:`PRECISIONS`. With `again`, cached kernels are compiled again.
-
-    Raises
-    ------
-    PackageError
-        The package cannot be read.
-    UnsupportedProblemError
-        The target is unknown, or devices cannot run the package.
-    KernelCompileError
-        No compiler was found, or it rejected a kernel.
-    OutputError
-        The cache cannot be written, or others can write it.
+    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which have one of
+    :data:`PRECISIONS` and need not be there. With `again`, cached kernels are compiled again.
     """
     problem = _read_problem(path)
     name = _label(target)
-    cache = KernelCache(name, _BINARY)
+    cache = _core.KernelCache(name, _BINARY)
     key = _core.kernel_key(problem, precision if name.startswith("sm_") else "")
     if again:
         cache.discard(key)
@@ -101,8 +82,12 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
     if found is None:
         if reason := why_not_kept():
             raise OutputError(reason)
-        data = compile_kernels(path, [target], [precision], again=again)
-        found = cache.make(key, lambda folder: (folder / _BINARY).write_bytes(data))
+
+        def build(folder: Path) -> None:
+            data = compile_kernels(path, [target], [precision], again=again)
+            (folder / _BINARY).write_bytes(data)
+
+        found = cache.make(key, build)
     return Path(found.path)
 
 
@@ -120,7 +105,7 @@ def device_refusal(path: Path) -> str:
 
 
 def _label(target: str) -> str:
-    """Return the name of a target; that of "native" names the CPU, and others pass over it."""
+    """Return the name of a target in files and in the cache: "native" becomes this kind of CPU."""
     return target if target.startswith(("sm_", "native-")) else _core.host_target(target)
 
 
@@ -169,7 +154,7 @@ def compile_kernels(
 def _compile_host(
     content: dict[str, Any], target: str, tensors: dict[str, NDArray[Any]], again: bool
 ) -> list[str | None]:
-    """Add the libraries of layers; return the name of the tensor of each layer."""
+    """Add the libraries of layers to the tensors; return the name of each layer's tensor."""
     from ..runtime.compiler import build_host_kernels
     from .cuda_kernels import host_source
 
@@ -189,7 +174,7 @@ def _compile_host(
 def _engine_texts(
     path: Path, target: str, precision: str, passes: list[dict[str, Any]]
 ) -> dict[str, str]:
-    """Return the texts by key that the engine has of its own."""
+    """Return the texts of the engine's own kernels by key."""
     try:
         found = _core.cuda_kernel_sources(str(path), target, precision, json.dumps(passes))
     except _core.EngineError as refusal:
@@ -200,7 +185,7 @@ def _engine_texts(
 def _compile_device(
     texts: dict[str, str], target: str, tensors: dict[str, NDArray[Any]], again: bool
 ) -> dict[str, Any]:
-    """Add the machine code of texts; return what the manifest says of the target."""
+    """Add machine code to the tensors; return the manifest's entry of the target."""
     from ..runtime.cuda_build import discard_cuda_kernel, load_cuda_kernels
     from ..runtime.nvrtc import find_nvrtc
 

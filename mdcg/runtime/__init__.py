@@ -1,6 +1,6 @@
 """Compile, cache, load and launch generated text; knows nothing of irreps."""
 
-from .cache import KernelCache, cache_dir, cache_size, clear_cache
+from .cache import cache_dir, cache_size, clear_cache
 from .compiler import (
     CompileStatistics,
     build_host_kernels,
@@ -17,7 +17,6 @@ from .nvrtc import find_nvrtc
 
 __all__ = [
     "CompileStatistics",
-    "KernelCache",
     "build_host_kernels",
     "cache_dir",
     "cache_size",

@@ -1,4 +1,4 @@
-"""The host C++ compiler: finding it, running it, loading what it made."""
+"""The host C++ compiler: finding it, compiling kernels with it, and loading them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from .. import _core, env
 from ..errors import KernelCompileError
-from .cache import KernelCache, announce_compilation
+from .cache import announce_compilation, find_or_compile
 
 __all__ = [
     "CompileStatistics",
@@ -29,11 +29,13 @@ __all__ = [
 
 _log = logging.getLogger("mdcg")
 
-# No exceptions and no libraries that are not needed: a kernel loads wherever the engine does.
+# Kernels need no exceptions and no further libraries, so they load wherever the engine does.
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast"),
     *("-fno-exceptions", "-fno-rtti", "-Wl,--as-needed", "-w"),
 )
+
+_BINARY = "kernel.so"
 
 _CANDIDATES = ("c++", "g++", "clang++")
 
@@ -77,13 +79,7 @@ def count_loaded(source: str, seconds: float) -> None:
 
 
 def find_compiler() -> list[str]:
-    """Return the command of the host C++ compiler.
-
-    Raises
-    ------
-    KernelCompileError
-        None was found.
-    """
+    """Return the command of the host C++ compiler."""
     named = env.compiler()
     if named:
         try:
@@ -113,36 +109,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_compiler(command: list[str], stop: _core.StopFlag | None = None) -> tuple[int, str]:
-    """Run a compiler to its end, or to an interruption, which ends it.
-
-    Returns its exit status and its messages. When `stop` is set, it ends, too; for threads, which
-    no signal interrupts.
-
-    Raises
-    ------
-    KernelCompileError
-        It cannot be started, it was stopped, or it took longer than ``MDCG_COMPILE_TIMEOUT``.
-    """
-    try:
-        status, messages = _core.run_process(command, env.compile_timeout(), stop)
-    except RuntimeError as error:
-        advice = "set MDCG_CXX to choose another one"
-        if "did not end" in str(error):
-            advice += ", or MDCG_COMPILE_TIMEOUT to more seconds"
-        raise KernelCompileError(f"the C++ compiler {command[0]} {error}: {advice}") from None
-    return status, messages.decode(errors="replace")
-
-
-def _compile(
-    source: str, flags: tuple[str, ...], stop: _core.StopFlag | None, folder: Path
-) -> None:
+def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
     command = find_compiler()
     announce_compilation("kernels")
-    text, binary = folder / "kernel.cpp", folder / "kernel.so"
+    text, binary = folder / "kernel.cpp", folder / _BINARY
     text.write_text(source)
     start = time.perf_counter()
-    status, messages = run_compiler([*command, *FLAGS, *flags, "-o", str(binary), str(text)], stop)
+    status, messages = _core.run_compiler([*command, *FLAGS, *flags, "-o", str(binary), str(text)])
     seconds = time.perf_counter() - start
     if status != 0 or not binary.is_file():
         kept = folder.parent / f"failed-{Path(folder.stem).stem}.cpp"
@@ -161,41 +134,29 @@ def _compile(
 def build_host_kernels(
     sources: Sequence[str], *, target: str, flags: tuple[str, ...], again: bool = False
 ) -> list[bytes]:
-    """Return the libraries of texts, as many compiled side by side as there are cores.
+    """Return the libraries of texts, compiled side by side on all cores where they are missing.
 
-    The target is a sub-folder of the cache, and the flags are its compiler options. With `again`,
-    libraries of the cache are compiled again.
-
-    Raises
-    ------
-    KernelCompileError
-        See :func:`load_host_kernel`; the others are stopped then.
+    `flags` are the compiler options of the target. With `again`, cached libraries are compiled
+    again. If one text is rejected, the other compilers are stopped.
     """
-    cache = KernelCache(target)
+    cache = _core.KernelCache(target, _BINARY)
     keys = {source: cache.key(source, *FLAGS, *flags) for source in sources}
     if again:
         for key in keys.values():
             cache.discard(key)
     stop = _core.StopFlag()
+
+    def build(source: str) -> bytes:
+        return find_or_compile(cache, keys[source], partial(_compile, source, flags), stop).binary
+
     longest_first = sorted(keys, key=len, reverse=True)
     with ThreadPoolExecutor(usable_cores()) as pool:
-        made = {
-            source: pool.submit(
-                cache.find_or_compile,
-                keys[source],
-                partial(_compile, source, flags, stop),
-                stop=stop,
-            )
-            for source in longest_first
-        }
         try:
-            for future in as_completed(made.values()):
-                future.result()
+            made = dict(zip(longest_first, pool.map(build, longest_first), strict=True))
         except BaseException:
             stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [made[source].result().binary for source in sources]
+    return [made[source] for source in sources]
 
 
 def load_host_kernel(
@@ -203,22 +164,16 @@ def load_host_kernel(
 ) -> _core.SharedLibrary:
     """Return the loaded library of a kernel, from memory, from the cache, or compiled now.
 
-    The target names an instruction set level, is a sub-folder of the cache, and has these compiler
-    flags. The library must have the functions `symbols`.
-
-    Raises
-    ------
-    KernelCompileError
-        The kernel is not cached and there is no compiler, it rejected the text, what it made cannot
-        be loaded, or compiling is disabled.
+    The target names an instruction set level, and `flags` are its compiler options. The library
+    must have the functions `symbols`.
     """
-    cache = KernelCache(target)
+    cache = _core.KernelCache(target, _BINARY)
     key = cache.key(source, *FLAGS, *flags)
     with _lock:
         if key in _libraries:
             return _libraries[key]
     for attempt in (1, 2):
-        kernel = cache.find_or_compile(key, partial(_compile, source, flags, None))
+        kernel = find_or_compile(cache, key, partial(_compile, source, flags))
         start = time.perf_counter()
         try:
             library = kernel.load()

@@ -1,7 +1,7 @@
 """CUDA kernels from memory, from the cache, or compiled now: several at a time, on threads.
 
-NVRTC compiles on the thread that calls it, without Python's lock, so that programs started together
-take the time of the longest one where there are cores enough. What goes wrong on such a thread is
+NVRTC compiles on the thread that calls it, without Python's lock. Programs that are started
+together take as long as the longest one if there are enough cores. An error on such a thread is
 raised by the call that asks for the kernel.
 """
 
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from .. import _core
 from ..errors import KernelCompileError
-from .cache import KernelCache, announce_compilation
+from .cache import announce_compilation, find_or_compile
 from .compiler import count_compiled, count_loaded, usable_cores
 from .nvrtc import FLAGS, compile_cuda, nvrtc_for
 
@@ -35,7 +36,7 @@ class _Builds:
         self.futures: dict[Key, Future[bytes]] = {}
 
     def start(self, source: str, target: str) -> Future[bytes]:
-        key = (target, KernelCache(target, _BINARY).key(source, *FLAGS))
+        key = (target, _core.KernelCache.key(source, *FLAGS))
         with self.lock:
             found = self.futures.get(key)
             # a failure is not kept: its cause may be gone
@@ -87,8 +88,8 @@ def _build(source: str, target: str, folder: Path) -> None:
 
 
 def _load(source: str, target: str, key: str) -> bytes:
-    cache = KernelCache(target, _BINARY)
-    kernel = cache.find_or_compile(key, lambda path: _build(source, target, path))
+    cache = _core.KernelCache(target, _BINARY)
+    kernel = find_or_compile(cache, key, lambda folder: _build(source, target, folder))
     start = time.perf_counter()
     cubin = kernel.binary
     count_loaded(f"{kernel.folder}/kernel.cu", time.perf_counter() - start)
@@ -98,20 +99,13 @@ def _load(source: str, target: str, key: str) -> bytes:
 def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
     """Begin loading or compiling a kernel on a thread, unless that has begun, and do not wait.
 
-    The target is an architecture, such as ``"sm_90"``, and a sub-folder of the cache. The result is
-    the machine code; it raises what :func:`load_cuda_kernels` raises.
+    The target is an architecture such as ``"sm_90"``. The result is the machine code.
     """
     return _builds.start(source, target)
 
 
 def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
-    """Return the machine code of several kernels, those that need compiling side by side.
-
-    Raises
-    ------
-    KernelCompileError
-        A kernel is not cached and cannot be compiled.
-    """
+    """Return the machine code of several kernels, compiled side by side where they are missing."""
     longest_first = sorted(set(sources), key=len, reverse=True)
     started = {source: start_cuda_kernel(source, target) for source in longest_first}
     return [started[source].result() for source in sources]
@@ -119,8 +113,7 @@ def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
 
 def discard_cuda_kernel(source: str, target: str) -> None:
     """Forget a kernel that the driver refused, here and on disk, so that it is made again."""
-    cache = KernelCache(target, _BINARY)
-    key = cache.key(source, *FLAGS)
+    key = _core.KernelCache.key(source, *FLAGS)
     with _builds.lock:
         _builds.futures.pop((target, key), None)
-    cache.discard(key)
+    _core.KernelCache(target, _BINARY).discard(key)

@@ -22,20 +22,7 @@ _INSTALL = "install it with 'pip install nvidia-cuda-nvrtc', or set MDCG_NVRTC_L
 
 
 class Nvrtc:
-    """NVIDIA's run-time compiler, opened by path and never unloaded.
-
-    Attributes
-    ----------
-    version : tuple of int
-        Major and minor.
-    architectures : list of int
-        Compute capabilities that it compiles for, 90 for ``"sm_90"``.
-
-    Raises
-    ------
-    OSError, AttributeError, RuntimeError
-        The library cannot be loaded, is not NVRTC, or refuses a call.
-    """
+    """NVIDIA's run-time compiler, opened by path and never unloaded."""
 
     _COMPILATION_ERROR = 6  # of nvrtcResult: the log says why
 
@@ -48,7 +35,7 @@ class Nvrtc:
         known = (ctypes.c_int * count.value)()
         self._call("nvrtcGetSupportedArchs", known)
         self.version = (major.value, minor.value)
-        self.architectures = list(known)
+        self.architectures = list(known)  # 90 for "sm_90"
 
     def _call(self, name: str, *arguments: object) -> None:
         self._check(name, getattr(self._library, name)(*arguments))
@@ -113,13 +100,8 @@ def _candidates() -> Iterator[str]:
 def find_nvrtc() -> tuple[Nvrtc, str]:
     """Return the NVRTC library and where it was found.
 
-    Of several it is the first that is not of a later CUDA than the driver, which would not load
-    what it makes.
-
-    Raises
-    ------
-    KernelCompileError
-        There is none, or the one named by ``MDCG_NVRTC_LIB`` cannot be loaded.
+    Of several, this is the first that is not of a later CUDA than the driver, which would not load
+    its machine code.
     """
     reason = ""
     first = None
@@ -147,13 +129,7 @@ def find_nvrtc() -> tuple[Nvrtc, str]:
 
 
 def nvrtc_for(target: str) -> tuple[Nvrtc, str]:
-    """Return NVRTC, which compiles for an architecture such as ``"sm_90"``, and its name.
-
-    Raises
-    ------
-    KernelCompileError
-        NVRTC is missing, or too old or too new for the architecture.
-    """
+    """Return NVRTC and its name; it must compile for the target, such as ``"sm_90"``."""
     nvrtc, path = find_nvrtc()
     name = f"NVRTC {'.'.join(map(str, nvrtc.version))} ({path})"
     wanted = int(target.removeprefix("sm_"))
@@ -171,14 +147,9 @@ def nvrtc_for(target: str) -> tuple[Nvrtc, str]:
 
 
 def compile_cuda(source: str, target: str, *options: str) -> tuple[bytes, str]:
-    """Compile CUDA text to machine code; return it and what NVRTC printed.
+    """Compile CUDA text; return the machine code and what NVRTC printed.
 
-    Further options of NVRTC are for what it says rather than for what it makes.
-
-    Raises
-    ------
-    KernelCompileError
-        NVRTC is missing, too old for the architecture, or rejected the text.
+    Further options must change only what NVRTC prints.
     """
     nvrtc, name = nvrtc_for(target)
     # Some instructions of Hopper chips need this name; there are no other chips of generation 9.

@@ -14,7 +14,6 @@ import pytest
 from mdcg import _core
 from mdcg.codegen import emit_host
 from mdcg.plan import HostDevice, plan_host
-from mdcg.runtime.cache import KernelCache
 
 from .helpers import child_environment, mixed_problem, run_python, usual_specs
 
@@ -127,7 +126,7 @@ def test_compiler_warnings() -> None:
 
 # Makes a kernel of a few letters.
 MAKE = """
-from mdcg.runtime.cache import KernelCache
+from mdcg._core import KernelCache
 cache = KernelCache("host", "kernel.so")
 made = cache.make("0" * 32, lambda folder: (folder / "kernel.so").write_text("code"))
 found = cache.find("0" * 32)
@@ -145,12 +144,12 @@ def test_file_systems_without_locks(tmp_path: Path) -> None:
     assert done.stdout.strip() == "True", done.stderr
 
 
-# Holds a lock and stops, as Ctrl-Z does.
+# Begins to make a kernel and stops, as Ctrl-Z does.
 STOPPED = """
 import os, signal, sys
-from mdcg import _core
-lock = _core.FileLock(sys.argv[1])
-os.kill(os.getpid(), signal.SIGSTOP)
+from mdcg._core import KernelCache
+target, binary, key = sys.argv[1:]
+KernelCache(target, binary).make(key, lambda folder: os.kill(os.getpid(), signal.SIGSTOP))
 """
 
 
@@ -158,29 +157,31 @@ def test_others_go_on_without_a_stopped_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both in Python and in the engine, after they have said for whom they wait."""
-    target, key = _core.host_target("native"), "0" * 32
+    target = _core.host_target("native")
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("MDCG_COMPILE_TIMEOUT", "1")
     monkeypatch.setenv("MDCG_PYTHON", "false")
-    making = f"making-{_core.kernel_key(_core.kernel_problem(str(PACKAGE)))}"
+    of_package = _core.kernel_key(_core.kernel_problem(str(PACKAGE)))
 
-    def make(name: str) -> None:
-        if name == making:  # the engine starts Python, here a program that ends at once
-            model = _core.Model(str(PACKAGE), threads=1)
-            model.prepare()
-            assert "generic, because /" in model.summary()
-            assert "false -m mdcg kernels ended with status 1" in model.summary()
-        else:
-            cache = KernelCache(target, "kernel.so")
-            cache.make(name, lambda folder: (folder / "kernel.so").write_text("code"))
+    def make_in_python() -> None:
+        cache = _core.KernelCache(target, "kernel.so")
+        cache.make("0" * 32, lambda folder: (folder / "kernel.so").write_text("code"))
 
-    for name in (key, making):
-        files = _core.KernelCache(target, "kernel.so")
-        lock = files.lock_file(files.writable_folder(), name)
-        command = [sys.executable, "-W", "ignore", "-c", STOPPED, lock]
+    def make_in_the_engine() -> None:
+        """It starts Python, here a program that ends at once."""
+        model = _core.Model(str(PACKAGE), threads=1)
+        model.prepare()
+        assert "generic, because /" in model.summary()
+        assert "false -m mdcg kernels ended with status 1" in model.summary()
+
+    for make, binary, key in (
+        (make_in_python, "kernel.so", "0" * 32),
+        (make_in_the_engine, "package.mdcg-kernels", of_package),
+    ):
+        command = [sys.executable, "-W", "ignore", "-c", STOPPED, target, binary, key]
         with subprocess.Popen(command) as stopped:
             os.waitpid(stopped.pid, os.WUNTRACED)
-            make(name)
+            make()
             stopped.kill()
         waits, goes_on = caplog.messages
         caplog.clear()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 import mdcg
-from mdcg import KernelCompileError, env
+from mdcg import KernelCompileError, _core, env
 from mdcg.runtime import (
     cache_dir,
     cache_size,
@@ -155,7 +157,7 @@ def test_place_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_switches(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MDCG_DISABLE_JIT", text)
     monkeypatch.setenv("MDCG_DEBUG", text)
-    assert env.jit_disabled() is on
+    assert _core.jit_disabled() is on
     assert env.debug() is on
 
 
@@ -264,6 +266,23 @@ def test_compiling_can_be_forbidden(source: str, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KernelCompileError, match=message):
         load(source)
     assert not cache_dir().exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.ENOSPC, "No space left"), (None, "No such file or directory")]
+)
+def test_a_kernel_that_cannot_be_written(number: int | None, reason: str) -> None:
+    def build(folder: Path) -> None:
+        if number is not None:
+            raise OSError(number, os.strerror(number), str(folder))
+
+    cache = _core.KernelCache(TARGET, "kernel.so")
+    with pytest.raises(
+        KernelCompileError, match=rf"cannot be written \({reason}.*: is the disk fu"
+    ):
+        cache.make("0" * 32, build)
+    assert list((cache_dir() / "tmp").iterdir()) == []
+    assert kernels() == []
 
 
 # -- cached kernels -------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def test_code_that_the_driver_refuses(tmp_path: Path, monkeypatch: pytest.Monkey
         wrong = altered(file, with_code(code))
         file.write_bytes(wrong)
         file.with_name("kernel.sha256").write_text(_core.sha256(wrong))
-        for origin in ("compiled", "cached"):
+        for origin in ("made", "cached"):
             cuda = _core.Model(str(path), device="cuda")
             assert_equal(run(cuda, g), want)
             kernels = json.loads(cuda.report())["kernels"]

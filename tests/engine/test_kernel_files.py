@@ -109,7 +109,7 @@ def test_compiled_then_cached_and_equal_to_generic(
     compiled = run(model, graph(), virial=True)
     assert f" s by {sys.executable} -m mdcg kernels" in model.summary()
     kernels = json.loads(model.report())["kernels"]
-    assert origins(kernels) == {"compiled"}
+    assert origins(kernels) == {"made"}
     assert {kernel["target"] for kernel in kernels} == {NATIVE}
     assert sum("compile_seconds" in kernel for kernel in kernels) == 1
     again, kernels = evaluate(path, "generated")
@@ -141,7 +141,7 @@ def test_python_is_started_once_for_several_processes(package: Path, empty: Path
     said = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 3
     assert notes.read_text() == "run\n"
-    assert sorted("compiled" in line for line in said) == [False, False, True]
+    assert sorted("made" in line for line in said) == [False, False, True]
     assert sum("cached" in line for line in said) == 2
 
 
@@ -227,7 +227,7 @@ def test_the_child_runs_nothing_of_the_present_folder(
     for name in ("json", "numpy", "mdcg/__init__", "mdcg/__main__", "sitecustomize"):
         (tmp_path / "folder" / f"{name}.py").write_text(f"open({str(mark)!r}, 'w')\n")
     monkeypatch.chdir(tmp_path / "folder")
-    assert origins(evaluate(package)[1]) == {"compiled"}
+    assert origins(evaluate(package)[1]) == {"made"}
     assert not mark.exists()
 
 
@@ -245,7 +245,7 @@ open(sys.argv[2], "w").write(model.summary())
     said = tmp_path / "said"
     arguments = [sys.executable, "-W", "ignore", "-c", code, str(package), str(said)]
     subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *arguments], check=True)
-    assert "3 compiled" in said.read_text()
+    assert "3 made" in said.read_text()
 
 
 def test_a_cache_that_cannot_be_written(package: Path, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ for _ in range(2):
         check=True,
     )
     first, second = done.stdout.splitlines()
-    assert "compiled" in first
+    assert " made in " in first
     assert "cached" in second
     assert "cannot be written (" in first
     assert not list(tmp_path.glob("mdcg-*")), "the folder of an ended process is left"
@@ -287,7 +287,7 @@ def test_libraries_of_something_else_are_made_again(
     data = altered(file, with_code(content))
     file.write_bytes(data)
     file.with_name("kernel.sha256").write_text(hashlib.sha256(data).hexdigest())
-    for origin in ("compiled", "cached"):
+    for origin in ("made", "cached"):
         found, kernels = evaluate(package, "generated")
         assert origins(kernels) == {origin}
         compare(found, want, 0.0)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import ase.io
@@ -364,7 +365,7 @@ def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> 
     made = style("")
     assert made.count("Making the kernels of") == 1
     assert made.index("Making the kernels of") < made.index("pair_style mdcg: ")
-    assert re.search(r"kernels: \d+ compiled in .* -m mdcg kernels", made)
+    assert re.search(r"kernels: \d+ made in .* -m mdcg kernels", made)
     assert "Making the kernels of" not in style("")
     assert not mark.exists()
     text = head(package("nequip", "float64")).replace("mdcg\n", f"mdcg kernels {file}\n", 1)
@@ -376,17 +377,29 @@ def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> 
 def test_a_process_that_is_waited_for_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds the right to make the kernels, and does not make them."""
+    """It has begun to make the kernels, and does not end."""
     write_data(tmp_path / "test.data", water(2))
     model = package("mace", "float64")
     changes = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "MDCG_COMPILE_TIMEOUT": "1"}
     env = environment() | changes | {"MDCG_PYTHON": "false"}
     monkeypatch.setenv("MDCG_CACHE_DIR", changes["MDCG_CACHE_DIR"])
-    files = _core.KernelCache(_core.host_target("native"), "package.mdcg-kernels")
-    name = f"making-{_core.kernel_key(_core.kernel_problem(str(model)))}"
-    lock = _core.FileLock(files.lock_file(files.writable_folder(), name))
-    text = run_input(tmp_path, head(model) + "run 0\n", env=env).text
-    lock.release()
+    cache = _core.KernelCache(_core.host_target("native"), "package.mdcg-kernels")
+    key = _core.kernel_key(_core.kernel_problem(str(model)))
+    begun, end = threading.Event(), threading.Event()
+
+    def hang(folder: Path) -> None:
+        begun.set()
+        end.wait()
+        (folder / "package.mdcg-kernels").touch()
+
+    thread = threading.Thread(target=cache.make, args=(key, hang))
+    thread.start()
+    begun.wait()
+    try:
+        text = run_input(tmp_path, head(model) + "run 0\n", env=env).text
+    finally:
+        end.set()
+        thread.join()
     assert f"pair_style mdcg: mdcg waits for process {os.getpid()} on " in text
     assert f"pair_style mdcg: process {os.getpid()} on " in text
     assert "s, so mdcg makes them in this process" in text

@@ -40,50 +40,45 @@ class PackageCode : public CudaCode {
 public:
     PackageCode(std::shared_ptr<const Package> package, KernelChoice choice,
                 CudaPrecision precision, int capability)
-        : source_(std::move(package), std::move(choice)),
-          precision_(name_of(precision)),
-          capability_(capability) {
-        if (!source_.choice().file.empty()) file();  // one that does not fit is refused at once
-    }
+        : precision_(name_of(precision)),
+          finder_(std::move(package), std::move(choice), capability, precision_) {}
 
     const KernelFile& file() override {
-        if (found_.file == nullptr) take(source_.for_device(capability_, precision_));
-        return *found_.file;
+        finder_.find();
+        return checked();
     }
     std::vector<std::string> find(const std::vector<CudaKernelSource>& texts, int) override {
         const KernelFile& from = file();
         std::vector<std::string> codes;
         for (const CudaKernelSource& text : texts) {
-            const Tensor* const code = from.code(found_.target, text.key);
+            const Tensor* const code = from.code(found().target, text.key);
             if (code == nullptr)
                 throw EngineError(ErrorKind::compiler,
                                   from.path() + " has no machine code of " + text.name +
                                       (precision_.empty() ? "" : " in precision " + precision_) +
-                                      " for " + found_.target + ": make it with '" +
-                                      source_.command(found_.target, precision_) + " --again'");
+                                      " for " + found().target + ": make it with '" +
+                                      finder_.command(found().target) + " --again'");
             codes.emplace_back(static_cast<const char*>(code->data),
                                static_cast<std::size_t>(code->count));
         }
         return codes;
     }
     bool make_again() override {
-        if (found_.origin != "cached") return false;
-        take(source_.again(found_, precision_));
+        if (!finder_.make_again()) return false;
+        checked();
         return true;
     }
-    const FoundKernels& found() const override { return found_; }
-    std::string outlook() const override { return source_.outlook(capability_, precision_); }
+    const FoundKernels& found() const override { return finder_.found(); }
+    std::string outlook() const override { return finder_.outlook(); }
 
 private:
-    void take(FoundKernels found) {
-        if (found.file == nullptr) throw EngineError(ErrorKind::compiler, found.why);
-        found_ = std::move(found);
+    const KernelFile& checked() const {
+        if (found().file == nullptr) throw EngineError(ErrorKind::compiler, found().why);
+        return *found().file;
     }
 
-    KernelFinder source_;
     std::string precision_;
-    int capability_;
-    FoundKernels found_;
+    KernelFinder finder_;
 };
 
 // Of no device: texts are listed.

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/kernel_cache.hpp"
 #include "core/sha256.hpp"
 #include "engine/error.hpp"
 
@@ -15,12 +16,10 @@ namespace {
 
 using nlohmann::json;
 
-// Fields of a manifest that say where a model comes from, not what is computed.
+// Fields of a manifest that do not change what is computed.
 constexpr const char* NOT_KERNELS[] = {"format",     "mdcg_version",  "architecture", "model_class",
                                        "source",     "verification",  "options",      "head",
                                        "type_names", "atomic_numbers"};
-
-std::string short_hash(Sha256& digest) { return digest.hex().substr(0, 32); }
 
 // An object's member, which is an object, too; empty where it is absent.
 const json& member(const json& object, const std::string& key) {
@@ -29,7 +28,7 @@ const json& member(const json& object, const std::string& key) {
     return found != object.end() && found->is_object() ? *found : nothing;
 }
 
-// A field that is null is one that is absent: for the engine, and so for what writes kernels.
+// For the engine a field that is null is absent, and so it must be for the generator of kernels.
 void drop_nulls(json& value) {
     if (!value.is_structured()) return;
     for (auto each = value.begin(); each != value.end();) {
@@ -37,9 +36,6 @@ void drop_nulls(json& value) {
         each = value.is_object() && each->is_null() ? value.erase(each) : std::next(each);
     }
 }
-
-// Generations differ in the first digits: 80, 86 and 89 are one, 100 and 103, 120 and 121.
-bool runs(int code, int device) { return code / 10 == device / 10 && code <= device; }
 
 }  // namespace
 
@@ -55,17 +51,13 @@ std::string kernel_problem(const Package& package) {
 }
 
 std::string kernel_key(const std::string& problem, const std::string& precision) {
-    Sha256 digest;
-    for (const std::string& part : {problem, std::string(kernel_generator()), precision})
-        digest.update(part).update("\0", 1);
-    return short_hash(digest);
+    return KernelCache::key({problem, kernel_generator(), precision});
 }
 
 const char* kernel_generator() { return MDCG_GENERATOR; }
 
 std::string text_key(const std::string& text) {
-    Sha256 digest;
-    return short_hash(digest.update(text));
+    return sha256_hex(text.data(), text.size()).substr(0, 32);
 }
 
 int parse_cuda_target(const std::string& text) {
@@ -97,11 +89,10 @@ std::string KernelFile::misfit(const std::string& problem) const {
     return "";
 }
 
-std::vector<std::string> KernelFile::host_targets() const {
-    std::vector<std::string> found;
-    for (const auto& [target, libraries] : member(file_->manifest(), "host").items())
-        found.push_back(target);
-    return found;
+bool KernelFile::has(const std::string& target) const {
+    const json& manifest = file_->manifest();
+    return member(manifest, "host").contains(target) ||
+           member(manifest, "devices").contains(target);
 }
 
 const Tensor* KernelFile::tensor(const json& name) const {
@@ -121,15 +112,6 @@ const Tensor* KernelFile::library(const std::string& target, int layer) const {
                     ": make the file again");
     const json& name = (*libraries)[static_cast<std::size_t>(layer)];
     return name.is_null() ? nullptr : tensor(name);
-}
-
-std::string KernelFile::device_target(int capability) const {
-    int best = 0;
-    for (const auto& [target, found] : member(file_->manifest(), "devices").items()) {
-        const int code = parse_cuda_target(target);
-        if (code > best && runs(code, capability)) best = code;
-    }
-    return best > 0 ? "sm_" + std::to_string(best) : "";
 }
 
 std::string KernelFile::compiler(const std::string& target) const {

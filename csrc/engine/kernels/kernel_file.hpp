@@ -11,14 +11,14 @@
 
 namespace mdcg {
 
-// All of a package that its kernels depend on, as JSON: the layers, the irreps of values, the types
-// and shapes of tensors, not their numbers. Python writes kernels from nothing else.
+// Everything of a package that its kernels depend on, as JSON: the layers, the irreps of values,
+// and the types and shapes of tensors, not their numbers. Python generates kernels from it alone.
 std::string kernel_problem(const Package& package);
 // Names the kernels of a problem: the name of their entry in the cache. `precision`: "" or "tf32".
 std::string kernel_key(const std::string& problem, const std::string& precision);
-// Names what is written into a kernel file beside the version: what writes kernels.
+// Digest of the sources that generate kernels. A kernel file holds it beside the version.
 const char* kernel_generator();
-// Names the text of a kernel for devices: 32 hexadecimal digits.
+// Key of the text of a kernel for devices: 32 hexadecimal digits.
 std::string text_key(const std::string& text);
 
 // "sm_90" -> 90; 0: the text is not such a target.
@@ -28,7 +28,7 @@ int parse_cuda_target(const std::string& text);
 class KernelFile {
 public:
     KernelFile(std::shared_ptr<const Package> file);
-    // With the descriptions of passes alone, a JSON list: texts of `package` are listed.
+    // Has descriptions of passes alone, a JSON list, and is used to list the texts of `package`.
     KernelFile(std::shared_ptr<const Package> package, const std::string& passes);
     ~KernelFile();
 
@@ -37,12 +37,11 @@ public:
     // Empty, or why these are not the kernels of a problem: "was made for another package".
     std::string misfit(const std::string& problem) const;
 
-    std::vector<std::string> host_targets() const;
+    // Whether it has kernels for a target such as "x86-64-v3" or "sm_90".
+    bool has(const std::string& target) const;
     // The library of a layer, given by its number; null: the layer has none.
     const Tensor* library(const std::string& target, int layer) const;
 
-    // The newest target whose code a device runs, "sm_80" for one of 8.6; empty: none.
-    std::string device_target(int capability) const;
     // "NVRTC 13.0"
     std::string compiler(const std::string& target) const;
     int compiler_major(const std::string& target) const;                          // 13

@@ -10,6 +10,7 @@
 #include "core/cpu.hpp"
 #include "core/kernel_cache.hpp"
 #include "core/process.hpp"
+#include "core/text.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
@@ -24,7 +25,7 @@ const char* const BINARY = "package.mdcg-kernels";  // as mdcg/package/kernel_fi
 // Kernels use copies that older ones do not have.
 constexpr int OLDEST_DEVICE = 80;
 
-// The module is run without the present folder, where files of others may lie.
+// Runs mdcg's command without the present folder in the path, where others may have put files.
 const char* const RUN =
     "import sys; sys.path[:] = [p for p in sys.path if p]; from mdcg.cli.main import main; "
     "sys.exit(main())";
@@ -35,7 +36,7 @@ std::string& present_python() {
     return path;
 }
 
-// That of the environment in which this library is installed:
+// The Python of the environment in which this library is installed:
 // <prefix>/lib/python3.11/site-packages/mdcg/libmdcg.so belongs to <prefix>/bin/python3.11.
 std::string python_of_library() {
     Dl_info info;
@@ -74,7 +75,7 @@ std::string find_python() {
     return found;
 }
 
-// The sentence that a program ended with.
+// The sentence that mdcg's command ended with.
 std::string last_line(const std::string& messages) {
     std::string last;
     for (const std::string& line : split_at(messages, '\n'))
@@ -84,18 +85,16 @@ std::string last_line(const std::string& messages) {
     return last.size() > 800 ? last.substr(0, 800) + "..." : last;
 }
 
-// What this CPU runs of the targets that kernels are made for; the best comes first.
-std::vector<std::string> host_choices() {
-    std::vector<std::string> found = {host_target("native")};
-    for (const char* level : {"x86-64-v4", "x86-64-v3", "x86-64-v2"})
-        if (has_instruction_set(level)) found.emplace_back(level);
-    return found;
-}
-
-// The same for a device. Code serves later devices of the same generation.
-std::vector<std::string> device_choices(int capability) {
+// Targets whose code runs here, the best first: on this CPU (capability 0), or on a device, which
+// also runs code for earlier devices of its generation.
+std::vector<std::string> targets_for(int capability) {
     std::vector<std::string> found;
-    for (int n = capability; n >= capability / 10 * 10; --n)
+    if (capability == 0) {
+        found.push_back(host_target("native"));
+        for (const char* level : {"x86-64-v4", "x86-64-v3", "x86-64-v2"})
+            if (has_instruction_set(level)) found.emplace_back(level);
+    }
+    for (int n = capability; n >= std::max(capability / 10 * 10, 1); --n)
         found.push_back("sm_" + std::to_string(n));
     return found;
 }
@@ -132,104 +131,101 @@ void set_python(const std::string& path) {
     present_python() = path;
 }
 
-KernelFinder::KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice)
-    : package_(std::move(package)), choice_(std::move(choice)) {}
+KernelFinder::KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice,
+                           int capability, std::string precision)
+    : package_(std::move(package)),
+      choice_(std::move(choice)),
+      precision_(std::move(precision)),
+      targets_(targets_for(capability)) {
+    if (capability != 0 && capability < OLDEST_DEVICE)
+        refusal_ = "the device has compute capability " + std::to_string(capability / 10) + "." +
+                   std::to_string(capability % 10) +
+                   ", CUDA kernels need 8.0 or later: use device \"cpu\"";
+    if (!choice_.file.empty()) find();  // a file that does not fit is refused at once
+}
 
 const std::string& KernelFinder::problem() const {
     if (text_.empty()) text_ = kernel_problem(*package_);
     return text_;
 }
 
-std::string KernelFinder::command(const std::string& target, const std::string& precision) const {
+std::string KernelFinder::command(const std::string& target) const {
     const bool native = target == host_target("native");
     return "python -m mdcg kernels " + package_->path() + " --target " +
-           (native ? "native" : target) + (precision.empty() ? "" : " --precision " + precision);
+           (native ? "native" : target) + (precision_.empty() ? "" : " --precision " + precision_);
 }
 
-FoundKernels KernelFinder::for_host() {
-    const std::vector<std::string> choices = host_choices();
-    if (!choice_.file.empty()) return named(choices[0], choices, "");
-    FoundKernels found = cached(choices, "");
-    return found.file != nullptr ? found : make(choices[0], "", false);
+const FoundKernels& KernelFinder::find() {
+    if (found_.file != nullptr) return found_;
+    if (!refusal_.empty()) throw EngineError(ErrorKind::unsupported, refusal_);
+    found_ = choice_.file.empty() ? cached() : named();
+    if (found_.file == nullptr) found_ = make(targets_[0], false);
+    return found_;
 }
 
-FoundKernels KernelFinder::for_device(int capability, const std::string& precision) {
-    if (capability < OLDEST_DEVICE)
-        throw EngineError(ErrorKind::unsupported,
-                          "the device has compute capability " + std::to_string(capability / 10) +
-                              "." + std::to_string(capability % 10) +
-                              ", CUDA kernels need 8.0 or later: use device \"cpu\"");
-    const std::vector<std::string> choices = device_choices(capability);
-    if (!choice_.file.empty()) return named(choices[0], choices, precision);
-    FoundKernels found = cached(choices, precision);
-    return found.file != nullptr ? found : make(choices[0], precision, false);
+bool KernelFinder::make_again() {
+    if (found_.origin != "cached" || has_made_again_) return false;
+    has_made_again_ = true;
+    found_ = make(found_.target, true);
+    return true;
 }
 
-std::string KernelFinder::outlook(int capability, const std::string& precision) const {
+std::string KernelFinder::outlook() const {
     const std::string text = "kernels: not loaded";
     if (!choice_.file.empty() || choice_.mode == KernelChoice::generic || jit_disabled())
         return text;
-    const std::vector<std::string> choices =
-        capability == 0 ? host_choices() : device_choices(capability);
-    if (cached(choices, precision).file != nullptr) return text;
+    if (cached().file != nullptr) return text;
     return text + ", because none are cached: python -m mdcg kernels will make them";
 }
 
-FoundKernels KernelFinder::again(const FoundKernels& unusable, const std::string& precision) {
-    return make(unusable.target, precision, true);
-}
-
-FoundKernels KernelFinder::named(const std::string& own, const std::vector<std::string>& targets,
-                                 const std::string& precision) const {
+FoundKernels KernelFinder::named() const {
     FoundKernels found;
     found.origin = "named";
     found.file = std::make_shared<KernelFile>(Package::open(choice_.file, Package::Kind::kernels));
-    const auto refuse = [&](const std::string& reason) {
-        throw EngineError(ErrorKind::file, choice_.file + " " + reason + ": make it again with '" +
-                                               command(own, precision) + " --output " +
-                                               choice_.file + "'");
-    };
-    const std::string misfit = found.file->misfit(problem());
-    if (!misfit.empty()) refuse(misfit);
-    const std::vector<std::string> hosts = found.file->host_targets();
-    const bool device = parse_cuda_target(own) != 0;
-    if (device) found.target = found.file->device_target(parse_cuda_target(own));
-    for (const std::string& target : targets)
-        if (!device && found.target.empty() &&
-            std::find(hosts.begin(), hosts.end(), target) != hosts.end())
-            found.target = target;
-    if (found.target.empty()) refuse("has no kernels for " + own);
-    return found;
+    std::string reason = found.file->misfit(problem());
+    if (reason.empty()) {
+        for (const std::string& target : targets_)
+            if (found.target = target; found.file->has(target)) return found;
+        reason = "has no kernels for " + targets_[0];
+    }
+    throw EngineError(ErrorKind::file, choice_.file + " " + reason + ": make it again with '" +
+                                           command(targets_[0]) + " --output " + choice_.file +
+                                           "'");
 }
 
-FoundKernels KernelFinder::cached(const std::string& target, const std::string& precision) const {
-    FoundKernels found;
-    const auto entry = KernelCache(target, BINARY).find(kernel_key(problem(), precision));
-    if (entry == nullptr) return found;
+std::shared_ptr<const KernelFile> KernelFinder::read(std::string content,
+                                                     const std::string& path) const {
     try {
-        auto file = std::make_shared<KernelFile>(
-            Package::parse(std::move(entry->binary), entry->file.path(), Package::Kind::kernels));
-        if (!file->misfit(problem()).empty()) return found;
-        found.file = std::move(file);
-    } catch (const EngineError&) {  // it is made again
-        return found;
+        auto file = std::make_shared<const KernelFile>(
+            Package::parse(std::move(content), path, Package::Kind::kernels));
+        return file->misfit(problem()).empty() ? file : nullptr;
+    } catch (const EngineError&) {
+        return nullptr;
     }
+}
+
+FoundKernels KernelFinder::cached() const {
+    for (const std::string& target : targets_)
+        if (FoundKernels found = cached(target); found.file != nullptr) return found;
+    return {};
+}
+
+FoundKernels KernelFinder::cached(const std::string& target) const {
+    const KernelCache cache(target, BINARY);
+    const std::string key = kernel_key(problem(), precision_);
+    const CachedKernelPtr entry = cache.find(key);
+    if (entry == nullptr) return {};
+    FoundKernels found;
+    found.file = read(std::move(entry->binary), entry->file.path());
+    if (found.file == nullptr) cache.discard(key);  // it is made again
     found.target = target;
     found.origin = "cached";
     return found;
 }
 
-FoundKernels KernelFinder::cached(const std::vector<std::string>& targets,
-                                  const std::string& precision) const {
-    for (const std::string& target : targets)
-        if (FoundKernels found = cached(target, precision); found.file != nullptr) return found;
-    return {};
-}
-
-FoundKernels KernelFinder::make(const std::string& target, const std::string& precision,
-                                bool again) const {
+FoundKernels KernelFinder::make(const std::string& target, bool again) const {
     FoundKernels found;
-    const std::string advice = "run '" + command(target, precision) + "' beforehand";
+    const std::string advice = "run '" + command(target) + "' beforehand";
     if (jit_disabled()) {
         found.why = "kernels for " + target +
                     " are not in the cache and MDCG_DISABLE_JIT=1 forbids compiling them: unset "
@@ -239,53 +235,64 @@ FoundKernels KernelFinder::make(const std::string& target, const std::string& pr
     }
     try {
         const KernelCache cache(target, BINARY);
-        const std::string folder = cache.writable_folder();
-        const FileLock lock(cache.lock_file(folder, "making-" + kernel_key(problem(), precision)));
-        if (!again) found = cached(target, precision);
-        if (found.file != nullptr) return found;
-        if (!lock.failure().empty()) throw KernelError(lock.failure());
-        const auto start = std::chrono::steady_clock::now();
-        const std::string python = find_python();
-        // the file may have been replaced since it was read
-        const Descriptor file =
-            unnamed_file(package_->content().data(), package_->content().size(), true);
-        std::vector<std::string> command = {
-            python,     "-c",  RUN, "kernels", "/dev/fd/" + std::to_string(GIVEN_FILE),
-            "--target", target};
-        if (!precision.empty()) command.insert(command.end(), {"--precision", precision});
-        if (again) command.emplace_back("--again");
-        ProcessOptions options;
-        options.environment = {"MDCG_CACHE_DIR=" + fs::path(folder).parent_path().string()};
-        options.given_file = file.number();
-        options.grace = std::chrono::seconds(2);  // it ends its compilers
-        ProcessResult done{};
-        try {
-            done = run_process(command, options);
-        } catch (const std::runtime_error& error) {
-            throw KernelError(python + " " + error.what());
-        }
-        found = cached(target, precision);
-        if (found.file == nullptr) {
-            const std::string said = done.status != 0 ? last_line(done.messages) : "";
-            const std::string why =
-                !said.empty() ? said
-                : done.status != 0
-                    ? python + " -m mdcg kernels ended with status " + std::to_string(done.status)
-                    : python +
-                          " -m mdcg kernels made none that this library loads: it is of "
-                          "another mdcg, set MDCG_PYTHON to the one of mdcg " MDCG_VERSION;
-            lock.fail(why);
-            throw KernelError(why);
-        }
-        found.origin = "compiled";
-        found.by = python + " -m mdcg kernels";
-        found.seconds =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const std::string key = kernel_key(problem(), precision_);
+        std::string by;
+        double seconds = 0;
+        if (again) cache.discard(key);
+        cache.make(key, [&](const std::string& folder) {
+            const auto start = std::chrono::steady_clock::now();
+            by = run_python(target, again, folder);
+            seconds =
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        });
+        found = cached(target);
+        if (found.file == nullptr) throw KernelError("kernels of the cache have been deleted");
+        if (by.empty()) return found;  // another process has made them
+        found.origin = "made";
+        found.by = by;
+        found.seconds = seconds;
     } catch (const std::runtime_error& error) {
         found = FoundKernels();
         found.why = std::string(error.what()) + "; where kernels cannot be made, " + advice;
     }
     return found;
+}
+
+std::string KernelFinder::run_python(const std::string& target, bool again,
+                                     const std::string& folder) const {
+    const std::string python = find_python(), by = python + " -m mdcg kernels";
+    const std::string output = folder + "/" + BINARY;
+    // the file of the package may have been replaced since it was read
+    const Descriptor package =
+        unnamed_file(package_->content().data(), package_->content().size(), true);
+    std::vector<std::string> command = {
+        python,     "-c",   RUN,        "kernels", "/dev/fd/" + std::to_string(GIVEN_FILE),
+        "--target", target, "--output", output};
+    if (!precision_.empty()) command.insert(command.end(), {"--precision", precision_});
+    if (again) command.emplace_back("--again");
+    ProcessOptions options;
+    // <root>/<version>/tmp/<folder>
+    const fs::path root = fs::path(folder).parent_path().parent_path().parent_path();
+    options.environment = {"MDCG_CACHE_DIR=" + root.string()};
+    options.given_file = package.number();
+    options.grace = std::chrono::seconds(2);  // it ends its compilers
+    ProcessResult done{};
+    try {
+        done = run_process(command, options);
+    } catch (const std::runtime_error& error) {
+        throw KernelError(python + " " + error.what());
+    }
+    if (done.status != 0) {
+        const std::string reason = last_line(done.messages);
+        throw KernelError(
+            !reason.empty() ? reason : by + " ended with status " + std::to_string(done.status));
+    }
+    std::error_code ignored;
+    if (!fs::exists(output, ignored) || read(read_file(output), output) == nullptr)
+        throw KernelError(by +
+                          " made none that this library loads: it is of another mdcg, set "
+                          "MDCG_PYTHON to the one of mdcg " MDCG_VERSION);
+    return by;
 }
 
 }  // namespace mdcg

@@ -25,14 +25,13 @@ struct KernelChoice {
     static KernelChoice parse(const std::string& text);
 };
 
-// The interpreter that runs in this process, where there is one: the first choice after
-// $MDCG_PYTHON.
+// Names the interpreter that runs in this process. It makes kernels unless MDCG_PYTHON names one.
 void set_python(const std::string& path);
 
 struct FoundKernels {
     std::shared_ptr<const KernelFile> file;  // null: see why
     std::string target;
-    std::string origin;  // named, cached, compiled
+    std::string origin;  // named, cached, or made now
     std::string why;     // there are none: one sentence
     std::string by;      // "PYTHON -m mdcg kernels", where they were made now
     double seconds = 0;  // that this took
@@ -43,36 +42,44 @@ std::string kernel_summary(const FoundKernels& found, std::size_t loaded, std::s
 
 class KernelFinder {
 public:
-    KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice);
+    // Kernels for this CPU (capability 0), or for a device of a compute capability such as 90.
+    // Throws EngineError where a file is named that does not fit.
+    KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice, int capability = 0,
+                 std::string precision = "");
 
     const KernelChoice& choice() const { return choice_; }
-    // Kernels for this CPU, or for a device of a compute capability such as 90. Those of the cache
-    // are made where they are missing. Throws EngineError where a file is named that does not fit,
-    // and Interrupted where the host ends the wait.
-    FoundKernels for_host();
-    FoundKernels for_device(int capability, const std::string& precision);
-    // Makes kernels of the cache again that proved unusable.
-    FoundKernels again(const FoundKernels& unusable, const std::string& precision);
-
-    // For the summary before kernels are loaded, for this CPU (capability 0) or for a device: says
-    // whether Python will be started.
-    std::string outlook(int capability, const std::string& precision) const;
-
+    // Looks for the kernels until some were found. Those of the cache are made where they are
+    // missing. Throws EngineError where the device is too old, and Interrupted where the host ends
+    // the wait.
+    const FoundKernels& find();
+    // The result of the last find() or make_again().
+    const FoundKernels& found() const { return found_; }
+    // Makes kernels of the cache again, once, after they proved unusable. False: that cannot help.
+    bool make_again();
+    // The summary before kernels are loaded. It says whether Python will be started.
+    std::string outlook() const;
     // "python -m mdcg kernels water.mdcg --target sm_90"
-    std::string command(const std::string& target, const std::string& precision) const;
+    std::string command(const std::string& target) const;
 
 private:
-    FoundKernels named(const std::string& own, const std::vector<std::string>& targets,
-                       const std::string& precision) const;
-    FoundKernels cached(const std::string& target, const std::string& precision) const;
-    FoundKernels cached(const std::vector<std::string>& targets,
-                        const std::string& precision) const;
-    FoundKernels make(const std::string& target, const std::string& precision, bool again) const;
+    const std::string& problem() const;
+    FoundKernels named() const;
+    FoundKernels cached() const;
+    FoundKernels cached(const std::string& target) const;
+    FoundKernels make(const std::string& target, bool again) const;
+    // Lets Python write kernels into a folder, and returns the command. Throws KernelError.
+    std::string run_python(const std::string& target, bool again, const std::string& folder) const;
+    // Null: the file is damaged, or its kernels are not those of the package.
+    std::shared_ptr<const KernelFile> read(std::string content, const std::string& path) const;
 
     std::shared_ptr<const Package> package_;
     KernelChoice choice_;
-    mutable std::string text_;  // of the problem
-    const std::string& problem() const;
+    std::string precision_;
+    std::vector<std::string> targets_;  // whose code runs here, the best first
+    std::string refusal_;               // why no kernels run here; empty: they do
+    mutable std::string text_;          // of the problem
+    bool has_made_again_ = false;
+    FoundKernels found_;
 };
 
 }  // namespace mdcg

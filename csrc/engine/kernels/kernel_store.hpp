@@ -1,5 +1,5 @@
-// Generated kernels of a package for CPUs: of a named file, of the cache, or none (generic ones
-// run).
+// Generated kernels of a package for this CPU: those of a named file, those of the cache, or none,
+// and then generic ones run.
 #pragma once
 
 #include <initializer_list>
@@ -38,15 +38,14 @@ private:
         std::string why;  // the generic one runs
     };
 
-    void find();
+    const FoundKernels& found() const;
     // Throws std::runtime_error.
     std::shared_ptr<SharedLibrary> read(int layer, std::initializer_list<const char*> symbols);
 
-    KernelFinder source_;
-    bool looked_ = false, made_again_ = false;
-    FoundKernels found_;
+    KernelFinder finder_;
+    FoundKernels none_;              // why generic kernels run; without a reason: others do
     std::map<int, Kernel> kernels_;  // by layer
-    // By the place of their code: equal layers share one.
+    // By the address of their code: equal layers share one.
     std::map<const void*, std::shared_ptr<SharedLibrary>> libraries_;
 };
 
