@@ -3,7 +3,7 @@
 #
 #   bash tests/run.sh [quick|lint|core|mace|both|lammps] [pytest options]
 #
-#   quick  what to run before a commit: lint, and the tests of core and lammps that are not marked slow
+#   quick  before each commit: lint, the tests of core that are not marked slow, some of lammps
 #   lint   tests/lint.sh, with the tools pinned in pyproject.toml
 #   core   architecture, the generator and the engine, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
@@ -31,8 +31,7 @@ venvs=$(cd "$MDCG_TEST_VENVS" && pwd)
 
 # The tree must not be imported instead of what is installed, nor a user's packages or settings.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV MDCG_CXX MDCG_DEBUG MDCG_DISABLE_JIT
-# What is never imported need not be compiled to bytecode.
-export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_COMPILE=1
+export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 # ---- what pip cannot bring -----------------------------------------------------------------------
 stop() {
