@@ -37,7 +37,9 @@ PASSES = {
 }
 
 # Entries of path matrices above which a problem takes long to compile: sm_90 stands for the others.
-LONG = 100
+LONG = 250
+# One of each framework and of fully connected paths, for a quick run.
+QUICK = {"mace-medium-l2", "nequip-water", "diffdock-l1"}
 
 REGISTER_FILE = 65536  # 32-bit registers of a multiprocessor
 MAX_REGISTERS = 255
@@ -97,10 +99,6 @@ def distinct() -> list[str]:
     return list(first.values())
 
 
-def is_long(name: str) -> bool:
-    return CASES[name].problem().nnz > LONG
-
-
 @lru_cache(maxsize=1)
 def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
@@ -125,10 +123,10 @@ def reports(kernels: list[CudaKernel], target: str) -> list[dict[str, Resources]
 @pytest.mark.parametrize(
     ("name", "capability"),
     [
-        pytest.param(name, capability, marks=[pytest.mark.slow] if is_long(name) else [])
+        pytest.param(name, capability, marks=[] if name in QUICK else [pytest.mark.slow])
         for k, name in enumerate(distinct())
         for capability in (90, (80, 100)[k % 2])
-        if capability == 90 or not is_long(name)
+        if capability == 90 or CASES[name].problem().nnz <= LONG
     ],
 )
 def test_bench_problems(name: str, capability: int) -> None:
