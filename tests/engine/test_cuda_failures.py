@@ -127,6 +127,7 @@ print(json.loads(model.report())["replays"])
     assert rest == ["True", "True", "True", "2"]
 
 
+@pytest.mark.slow
 @at_once_and_late
 def test_calculators_and_exchanges_emulated(late: str) -> None:
     settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late}

@@ -34,6 +34,7 @@ def test_compiles(name: str, target: str, dtype: str) -> None:
     assert cubin
 
 
+@pytest.mark.slow
 def test_on_an_emulated_device() -> None:
     run_cases_emulated(CASES)
 

@@ -31,7 +31,7 @@ private:
     T factor_;
 };
 
-const RegisterOp<ToySquareSpec, CpuToySquare> registered{"toy_square"};
+const RegisterOp<ToySquareSpec, CpuToySquare> toy_square_cpu{"toy_square"};
 
 }  // namespace
 

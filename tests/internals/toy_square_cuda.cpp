@@ -66,7 +66,7 @@ private:
     CudaFunction forward_, backward_;
 };
 
-const RegisterOp<ToySquareSpec, CudaToySquare> registered{"toy_square"};
+const RegisterOp<ToySquareSpec, CudaToySquare> toy_square_cuda{"toy_square"};
 
 }  // namespace
 

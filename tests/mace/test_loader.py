@@ -47,11 +47,13 @@ def check_patching(path: Path) -> None:
         assert torch.equal(patched.state_dict()[name], value), name
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize("name", OWN)
 def test_own_checkpoints(name: str, checkpoint: Any) -> None:
     check_patching(checkpoint(name))
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_checkpoints(name: str, public_checkpoint: Any) -> None:
     check_patching(public_checkpoint(name))
@@ -66,6 +68,7 @@ def test_facts_of_a_model(checkpoint: Any) -> None:
     assert info.head_index(None) == 0
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize("name", OWN)
 def test_energies_and_forces_of_the_trainings(
     name: str, checkpoint: Any, evaluate: Any, data_dir: Path
@@ -90,6 +93,7 @@ def test_energies_and_forces_of_the_trainings(
             assert voigt == pytest.approx(np.array(frame["stress"]).reshape(-1), abs=tolerance)
 
 
+@pytest.mark.e3nn
 @pytest.mark.usefixtures("global_state")
 def test_nothing_global_changes(checkpoint: Any) -> None:
     from e3nn.util.codegen import CodeGenMixin
@@ -99,6 +103,7 @@ def test_nothing_global_changes(checkpoint: Any) -> None:
     assert CodeGenMixin.__setstate__ is before
 
 
+@pytest.mark.e3nn
 def test_first_import_of_mace_leaves_the_environment(checkpoint: Any) -> None:
     """In a fresh process: mace is imported by mdcg, weights_only stays what it was."""
     code = (
@@ -125,6 +130,7 @@ def test_first_import_of_mace_leaves_the_environment(checkpoint: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.e3nn
 def test_threads(checkpoint: Any) -> None:
     """Old and new pickles side by side, without disturbing each other."""
     path, failures = checkpoint("mace_water_e3nn044.model"), []
@@ -144,6 +150,7 @@ def test_threads(checkpoint: Any) -> None:
     assert not failures
 
 
+@pytest.mark.e3nn
 def test_old_zip_free_format(checkpoint: Any, tmp_path: Path) -> None:
     path = tmp_path / "old.model"
     model = load_model(checkpoint("mace_water_e3nn044.model"))
@@ -177,6 +184,7 @@ def as_from_a_gpu(code: Any) -> Any:
     return (kind, buffer.getvalue()) if isinstance(code, tuple) else buffer.getvalue()
 
 
+@pytest.mark.e3nn
 def test_file_saved_on_a_gpu(checkpoint: Any, tmp_path: Path) -> None:
     """e3nn itself cannot load its constants on a machine without GPU."""
     if torch.cuda.is_available():
@@ -200,6 +208,7 @@ def test_file_saved_on_a_gpu(checkpoint: Any, tmp_path: Path) -> None:
     check_patching(tmp_path / "gpu.model")
 
 
+@pytest.mark.e3nn
 def test_r_max_of_2022(checkpoint: Any, tmp_path: Path) -> None:
     model = load_model(checkpoint("mace_water_e3nn044.model"))
     del model.r_max
@@ -361,6 +370,7 @@ def test_zip_files_that_unpack_to_much(name: str, honest: bool, tmp_path: Path) 
         load_model(path)
 
 
+@pytest.mark.e3nn
 def test_real_torchscript_of_mace(build: Any, tmp_path: Path) -> None:
     from e3nn.util import jit
 
@@ -370,6 +380,7 @@ def test_real_torchscript_of_mace(build: Any, tmp_path: Path) -> None:
         load_model(path)
 
 
+@pytest.mark.e3nn
 def test_nequip_checkpoint(data_dir: Path) -> None:
     """Where NequIP is missing, that is what the message says."""
     path = data_dir / "nequip_water.ckpt"
@@ -397,6 +408,7 @@ def test_missing_package(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         load_model(tmp_path / "les.model")
 
 
+@pytest.mark.e3nn
 def test_file_of_a_newer_e3nn(data_dir: Path) -> None:
     """Under e3nn 0.4.4 a file from 0.6 is refused with what to install; under 0.6 it loads."""
     from mdcg.errors import installed_version

@@ -75,6 +75,7 @@ def compare(
     assert largest > 1e-3 or not forces  # of nothing, anything is right
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize(
     ("first", "rest"),
     [
@@ -137,12 +138,14 @@ def test_settings(changes: dict[str, Any]) -> None:
     compare(model, convert_model(model))
 
 
+@pytest.mark.e3nn
 def test_signs_of_couplings() -> None:
     # only degrees of 3 with an L above 0 show what e3nn's versions have different signs for
     model = build_model(RESIDUAL, max_ell=3, correlation=3, hidden_irreps=_irreps("3x0e+3x1o+3x2e"))
     compare(model, convert_model(model))
 
 
+@pytest.mark.e3nn
 def test_nonlinear_block_with_other_edge_irreps() -> None:
     model = build_model(
         NONLINEAR,
@@ -263,6 +266,7 @@ def test_charge_and_spin_are_fixed_in_a_package(tmp_path: Path) -> None:
     assert abs(found.energy - float(other["energy"].detach())) > 1e-6
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize(
     "name",
     [
@@ -277,6 +281,7 @@ def test_checkpoints(name: str, checkpoint: Callable[[str], Path]) -> None:
     compare(model, convert_model(model))
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize(
     "name",
     ["mace_spice_2022.model", "xtb_solvent_swa.model", "xtb_committee1.model"],
@@ -293,6 +298,7 @@ def test_patched_models_convert_as_if_they_were_not() -> None:
     assert convert_model(model).to_bytes() == want
 
 
+@pytest.mark.e3nn
 def test_same_bytes(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     path = checkpoint("mace_water_e3nn044.model")
     first, second = convert_checkpoint(path), convert_checkpoint(path)

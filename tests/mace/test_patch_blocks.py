@@ -62,6 +62,7 @@ def check(systems: Any, evaluate: Any, agree: Any) -> Callable[..., PatchReport]
     return run
 
 
+@pytest.mark.e3nn
 def test_every_block_of_mace_is_in_the_list() -> None:
     from mace.modules import blocks
 
@@ -75,6 +76,7 @@ def test_every_block_of_mace_is_in_the_list() -> None:
     assert found == set(BLOCKS)
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize("block", BLOCKS)
 def test_block(block: str, build: Any, check: Any) -> None:
     first = block if "AttResidual" not in block else BLOCKS[0]
@@ -92,6 +94,7 @@ def test_block_in_single_precision(
         agree(evaluate(patched, system), evaluate(model, system), 2e-4, system.name)
 
 
+@pytest.mark.e3nn
 def test_high_degrees(build: Any, check: Any) -> None:
     """max_ell 3, correlation 3, L 2 and few neighbours: where wrong constants show."""
     from e3nn import o3
@@ -106,6 +109,7 @@ def test_high_degrees(build: Any, check: Any) -> None:
     )
 
 
+@pytest.mark.e3nn
 def test_signs_of_3j_symbols_are_the_models_own(
     build: Any, check: Any, systems: Any, evaluate: Any
 ) -> None:
@@ -134,6 +138,7 @@ def test_signs_of_3j_symbols_are_the_models_own(
     assert keys[0] != keys[1]
 
 
+@pytest.mark.e3nn
 def test_mace(build: Any, check: Any) -> None:
     check(build(model_class="MACE"))
 
@@ -248,6 +253,7 @@ def polar(build: Any) -> torch.nn.Module:
     )
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_polar(device: str, dtype: torch.dtype, polar: torch.nn.Module) -> None:
@@ -267,6 +273,7 @@ def test_polar(device: str, dtype: torch.dtype, polar: torch.nn.Module) -> None:
     assert len(found.deviations) == 32  # seven structures, of which three have no stress
 
 
+@pytest.mark.e3nn
 @pytest.mark.parametrize("device", DEVICES)
 def test_polar_in_ase(device: str, polar: torch.nn.Module) -> None:
     """Neutral and charged, with a field and without, as MACE's own calculator has it."""
