@@ -125,7 +125,7 @@ def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> 
         raise ValueError(f"output is {output.name}, expected a name that ends in plugin.so")
     cache = _core.KernelCache("lammps", PLUGIN)
     key = cache.key(*_contents(lammps), *_options(lammps))
-    made = cache.find(key)
+    made: _core.CachedKernel | None = cache.find(key)
     if made is not None and ENTRY not in made.binary:
         cache.discard(key)
         made = None
