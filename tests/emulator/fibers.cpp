@@ -107,7 +107,7 @@ struct Barrier {
     std::vector<unsigned> waiting;
 };
 
-// KernelStreams of one mask that meet. Values of two meetings: nobody comes to the next but one
+// Lanes of one mask that meet. Values of two meetings: nobody comes to the next but one
 // before all have read this one.
 struct Meeting {
     unsigned mask = 0, arrived = 0, lanes[2] = {0, 0};

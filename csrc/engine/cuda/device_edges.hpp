@@ -101,11 +101,11 @@ public:
     std::int32_t receiver_of(std::int32_t edge) const;
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
-    std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;  // of the next list
-    EdgeOrder edge_order = EdgeOrder::any;          // likewise
-    // Likewise: ranges are chunks, because a layer writes rows of a chunk's edges by `place`.
-    bool needs_chunks = false;
-    bool by_sender_type = false;  // likewise; see by_length
+    // How the next list is made.
+    std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;
+    EdgeOrder edge_order = EdgeOrder::any;
+    bool needs_chunks = false;    // ranges are chunks: a layer writes rows of a chunk by `place`
+    bool by_sender_type = false;  // see by_length
     // If there are several ranges, each has at most so many rows of pairs, unless one chunk has
     // more. A list with at most twice as many, by estimate or count, is one range.
     std::int64_t max_range_rows() const { return chunk_edges + chunk_edges / 2; }
@@ -208,7 +208,7 @@ private:
     CudaFunction expand_rows_, find_senders_, find_ranges_, order_groups_, find_runs_,
         count_senders_, write_senders_, order_rows_;
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
-    PinnedMemory staging_;  // numbers that go to and fro while a list is made
+    PinnedMemory staging_;  // counts that are read back while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;
     char* workspace_ = nullptr;          // in the place of what steps make
     std::vector<std::int32_t> row_ptr_;  // host

@@ -15,7 +15,7 @@ namespace mdcg {
 
 namespace {
 
-// Of a row, of those of the local nodes, of those of all.
+// Returns the bytes of one row, of all local rows, of all rows.
 template <typename T>
 std::array<std::size_t, 3> row_bytes(int width, const DeviceEdges& graph) {
     const std::size_t row = size(width) * sizeof(T);

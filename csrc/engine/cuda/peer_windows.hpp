@@ -12,9 +12,9 @@
 
 namespace mdcg {
 
-// Each process has a window that the others read. It has two halves, in turns: nobody writes a half
-// again before all have come through the exchange after the one it was read in, and with that are
-// done with it. So one meeting of all processes for each exchange is enough.
+// Each process has a window of device memory that the others read. The window is double-buffered: a
+// half is written again only after the next exchange, when all processes have read it. So each
+// exchange needs one synchronisation of all processes.
 class PeerWindows {
 public:
     explicit PeerWindows(int device) : device_(device), memory_(device), former_(device) {}

@@ -51,7 +51,7 @@ void CudaSort::sum(const DeviceStream& stream, std::int32_t* values, std::int64_
     add_totals_.launch(stream, ceil_div(count + 1, THREADS), THREADS, arguments);
 }
 
-// The last digit goes to the sorted items, and those before it to and fro.
+// Earlier digits alternate between two buffers; the last one writes the sorted items.
 void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
     if (s.count == 0) return;
     const int passes = static_cast<int>(ceil_div(s.bits, DIGIT_BITS));

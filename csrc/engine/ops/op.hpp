@@ -43,7 +43,7 @@ enum class IterationSpace {
                     // graph->nodes_per_block; backward: gradients of outputs exist for all nodes
     all_edges,      // backward: both ends get gradients; one call for all local nodes
     exchange,       // rows of ghosts: one call for all local nodes, on all ranks together
-    points,         // atoms within a long cutoff, without edges: one call, likewise
+    points,         // atoms within a long cutoff, without edges: one call for all local nodes
 };
 // Are all nodes passed to one call, on one thread of a CPU.
 inline bool is_single_call(IterationSpace space) { return space >= IterationSpace::all_edges; }
