@@ -80,6 +80,7 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
     folder = tmp_path / mdcg.__version__ / "x86-64" / "abc"
     folder.mkdir(parents=True)
     (folder / "kernel.so").write_bytes(bytes(2_000_000))
+    (folder / "kernel.sha256").touch()  # written last: without it nothing is there to be found
     assert main(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / mdcg.__version__}\n"
     assert main(["cache", "size"]) == 0
