@@ -107,8 +107,8 @@ struct Barrier {
     std::vector<unsigned> waiting;
 };
 
-// Lanes of one mask that meet. Values of two meetings: nobody comes to the next but one
-// before all have read this one.
+// Lanes of one mask that exchange values. Values of two exchanges are kept: no lane begins the one
+// after the next before all lanes have read this one.
 struct Meeting {
     unsigned mask = 0, arrived = 0, lanes[2] = {0, 0};
     Kind kind = kSync;
