@@ -17,7 +17,7 @@ constexpr const char* NAMES[] = {
     "num_active", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
     "length",     "places",  "table",    "x",      "y",       "w",           "g",
     "out",        "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
-    "n_first",    "n_local", "receiver", "node",   "one_way", "own",         "short_edges"};
+    "n_first",    "n_local", "receiver", "node",   "one_way", "own"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -46,10 +46,6 @@ CudaPassKernel::CudaPassKernel(const OpSpec& layer, std::string pass, Widths wid
       where_(layer.fields.where()),
       pass_(std::move(pass)),
       widths_(std::move(widths)) {}
-
-bool CudaPassKernel::available(CudaKernels& kernels) const {
-    return !kernels.file().passes(layer_, pass_).empty();
-}
 
 CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
     Variant variant;

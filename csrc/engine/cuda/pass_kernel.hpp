@@ -51,8 +51,7 @@ enum class CudaArgument : int {
     receiver,  // [edges]
     node,      // [edges] sender
     one_way,
-    own,          // [receivers][n_parts] rows of dx that blocks have summed for their receivers
-    short_edges,  // [1] set where an edge is too short for the table
+    own,  // [receivers][n_parts] rows of dx that blocks have summed for their receivers
     count
 };
 
@@ -81,9 +80,6 @@ public:
     // operands, which the kernels must have been made for.
     CudaPassKernel(const OpSpec& layer, std::string pass, Widths widths);
 
-    // Whether there are kernels for that pass.
-    bool available(CudaKernels& kernels) const;
-
     // Takes the programs for the device. Throws EngineError where there are none, they are damaged,
     // or the device is too old for all.
     void prepare(CudaKernels& kernels);
@@ -100,8 +96,7 @@ public:
     // Of kernels.
     int count() const { return static_cast<int>(chosen_.entries.size()); }
     // Streams that the kernels may run on, at least 1. Kernels of different streams write to
-    // different memory, but for `short_edges`, which all of them may set; `de` has a part for each
-    // stream.
+    // different memory; `de` has a part for each stream.
     int streams() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;

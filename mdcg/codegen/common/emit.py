@@ -49,7 +49,6 @@ _TYPES = {
     "one_way": "const Long*",
     "length": "const double*",
     "places": "const mdcg::TableEntry*",
-    "short_edges": "int*",
 }
 
 

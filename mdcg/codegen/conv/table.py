@@ -66,8 +66,8 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
         round). Backward, ``n_parts`` blocks share the pairs of a group. By receiver:
         ``row_ptr`` (receivers + 1) of edges, ``num_active`` and ``types``. By edge: ``active``,
         ``sender`` (row of ``x``), ``sender_type``; ``unit`` (3), no unit; ``length`` in Å, float64.
-        Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge
-        shorter than they begin. Rows: ``x`` by sender; ``out`` by receiver.
+        Of the radial networks: ``places`` and ``table``. Rows: ``x`` by sender; ``out`` by
+        receiver.
         Backward, blocks take groups of ``n_group`` receivers from ``n_first`` on, of ``n_local`` in
         all; ``num_active`` is by group, ``types`` and ``g``, the gradient of ``out``, by node. By
         edge: its ends ``receiver`` and ``node``. ``one_way`` (1) is not 0 where edges have no
@@ -86,7 +86,7 @@ def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
         "sender",
         "sender_type",
     ]
-    names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
+    names += ["types", "unit", "length", "places", "table", "x"]
     if kind == "forward":
         return (*names, "out")
     names += ["n_group", "n_first", "n_local", "receiver", "node", "one_way", "g", "de", "n_de"]

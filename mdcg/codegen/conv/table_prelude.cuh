@@ -82,9 +82,8 @@ MDCG_INLINE Record record_of(const Arguments& p, const PrefetchedEdge& a, Long r
     const mdcg::TableEntry found = p.places[Long(p.types[receiver]) * p.n_types + a.type];
     const double root = sqrt(a.length);
     const double place = (root - found.first) * found.inverse_step;
-    if (place < 0) *p.short_edges = 1;            // the caller evaluates again without tables
     const bool within = place < found.intervals;  // of the cutoff of its types; row 0 is zeros
-    const int i = within && place > 0 ? int(place) : 0;
+    const int i = within ? int(place) : 0;
     Record r;
     r.sender = a.sender;
     r.row = within ? found.row + i : 0;
