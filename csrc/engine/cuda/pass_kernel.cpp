@@ -17,7 +17,8 @@ constexpr const char* NAMES[] = {
     "num_active", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
     "length",     "places",  "table",    "x",      "y",       "w",           "g",
     "out",        "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
-    "n_first",    "n_local", "receiver", "node",   "one_way", "own",         "short_edges"};
+    "n_first",    "n_local", "receiver", "node",   "one_way", "own",         "short_edges",
+    "xa",         "yb",      "wc"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {

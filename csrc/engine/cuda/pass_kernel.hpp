@@ -53,6 +53,9 @@ enum class CudaArgument : int {
     one_way,
     own,          // [receivers][n_parts] rows of dx that blocks have summed for their receivers
     short_edges,  // [1] set where an edge is too short for the table
+    xa,           // cotangents, which only operators of torch have
+    yb,
+    wc,
     count
 };
 

@@ -13,6 +13,7 @@ from ...plan.device import WARP, CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
 from ...problem import ConvProblem, Irreps, SymmetricContractionProblem
 from .expression import LinearForm, Statement, Sum, Term, print_statements
+from .tables import kernel_file
 
 __all__ = [
     "ENGINE_ROW_BYTES",
@@ -178,15 +179,15 @@ def host_head(
 # -- CUDA -----------------------------------------------------------------------------------------
 
 
-def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan) -> list[str]:
-    """Return the title, the definitions and the prelude that CUDA kernels of a plan start with."""
+def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan, file: str) -> list[str]:
+    """Return the title and the definitions of CUDA kernels of a plan, and the file they are in."""
     atomics = plan.vector_atomics and problem.dtype == "float32"
     return [
         title(problem, kernel),
         f"// {plan}",
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(atomics)}",
-        *(template(f"common/{name}.cuh") for name in ("vectors", "cuda_prelude", "warp_sums")),
+        kernel_file(file),
     ]
 
 
@@ -211,14 +212,14 @@ def resident_blocks(threads: int, registers: int) -> int:
     return max(1, min(_MAX_BLOCKS, _REGISTERS // (threads * registers)))
 
 
-def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
+def kernel_head(name: str, threads: int, blocks: int = 0, *, argument: str = "Arguments") -> str:
     """Print the first line of a kernel.
 
     `blocks` is the number of blocks per multiprocessor that registers must leave room for; 0: the
     compiler's choice.
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
-    return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{'
+    return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const {argument} p) {{'
 
 
 class AttributeSums:

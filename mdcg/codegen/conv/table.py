@@ -29,10 +29,10 @@ from ..common.emit import (
     template,
 )
 from ..common.expression import literal
+from ..common.tables import kernel_file
 from ..common.lowering import LoweredProblem, lower
 from ..common.spec import KernelSpec
-from .cuda import share_groups, store_nonzeros
-from .cuda_paths import NonzeroTable
+from .table_tasks import NonzeroTable, share_groups, store_nonzeros
 from .table_blocks import (
     TableBlock,
     estimated_resident,
@@ -364,13 +364,13 @@ def emit_table_conv(
         f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
         "#define STARTS_ROW(pair) "
         + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),
-        template("common/vectors.cuh"),
+        kernel_file("vectors.cuh"),
         template("common/table_entry.hpp") + template("common/table_column.cuh"),
         argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
         f"static_assert(sizeof(Record) == {record_bytes(forward, itemsize)});",
-        *(() if forward else (template("common/warp_sums.cuh"),)),
+        *(() if forward else (kernel_file("warp_sums.cuh"),)),
     ]
     return CudaKernel(
         source="\n\n".join([*header, *texts]) + "\n",

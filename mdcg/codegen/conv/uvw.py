@@ -16,15 +16,14 @@ from ...problem import ConvProblem
 from ..common.emit import (
     CudaEntry,
     CudaKernel,
-    argument_struct,
     cuda_head,
     kernel_head,
     resident_blocks,
-    template,
 )
 from ..common.lowering import LoweredProblem, lower
-from ..common.spec import KernelSpec, cuda_arguments
-from .cuda_rows import row_functions
+from ..common.spec import KernelSpec
+from ..common.tables import argument_names, kernel_file
+from .rows import row_kernels
 from .uvw_body import BodyWriter
 from .uvw_layout import Stack, UvwLayout
 
@@ -42,7 +41,8 @@ class _Writer:
     def __init__(self, lowered: LoweredProblem, plan: CudaPlan, spec: KernelSpec) -> None:
         self.lowered, self.problem, self.spec = lowered, lowered.problem, spec
         self.plan, self.tile = plan, plan.uvw
-        self.arguments = cuda_arguments(spec, plan.deterministic)
+        self.results = spec.results
+        self.place = spec.conv and spec.wanted("x") and plan.deterministic
         self.layout = UvwLayout.of(lowered, plan, spec)
         self.bodies = BodyWriter(lowered, spec, self.layout)
         self.itemsize = ITEMSIZE[self.problem.dtype]
@@ -219,7 +219,7 @@ class _Writer:
     @property
     def _adds_inputs(self) -> bool:
         """Whether edges add to the gradient of their sender's features."""
-        return self.spec.conv and "place" not in self.arguments
+        return self.spec.conv and not self.place
 
     def _registers(self) -> int:
         if self.spec.kind == "double_backward":
@@ -239,9 +239,9 @@ class _Writer:
         if "out" in self.places:
             lines += self._each("out", f"mine[{self.places['out']} + i] = 0;")
         to = "s"
-        if "place" in self.arguments:
+        if self.place:
             to = "active ? p.place[k] : 0" if self.in_step else "p.place[k]"
-        body = [f"const Long to = {to};", *self._row()] if "dx" in self.arguments else self._row()
+        body = [f"const Long to = {to};", *self._row()] if "dx" in self.results else self._row()
         if conv:
             lines += [
                 "const Long row = blockIdx.x;",
@@ -316,10 +316,8 @@ class _Writer:
             for i, stack in enumerate(turn.stacks)
         ]
         parts = [
-            *cuda_head(self.problem, str(self.spec), self.plan),
-            template("conv/uvw.cuh"),
-            argument_struct(self.arguments),
-            row_functions(self.problem, self.plan),
+            *cuda_head(self.problem, str(self.spec), self.plan, "conv/uvw.cuh"),
+            row_kernels(self.problem, self.plan),
             *stacks,
             *self.bodies.functions(),
             self.kernel(name),
@@ -334,7 +332,7 @@ class _Writer:
             "dy": "dy" not in self.places,
             "dw": "GRAD_W" not in self.uses or self.problem.shared_weights,
         }
-        return tuple(name for name, zero in found.items() if zero and name in self.arguments)
+        return tuple(name for name, zero in found.items() if zero and name in self.results)
 
 
 def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
@@ -352,7 +350,7 @@ def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKern
     return CudaKernel(
         source=writer.source(name),
         entries=(CudaEntry(name, warps * WARP, shared, 1),),
-        arguments=writer.arguments,
+        arguments=argument_names(kernel_file("conv/uvw.cuh"), "Arguments"),
         packed_in1=writer.layout.widths["dx"],
         packs=False,
         run=1 if spec.conv else warps,

@@ -1,3 +1,7 @@
+#pragma once
+#include "kernels/conv/arguments.cuh"
+#include "kernels/conv/rows.cuh"
+
 // ---- weight matrices that stream through a warp
 //
 // A warp holds one row (edge). All paths into an output block are one stack: a matrix [ROWS][MUL]
