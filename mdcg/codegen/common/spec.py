@@ -49,6 +49,13 @@ class PassSpec:
         given = [self.cotangents[name] for name in self.given]
         return [*operands, "g", *given, *(f"d{name}" for name in self.wants)]
 
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the results in the arguments of kernels; "out" is the gradient of g, too."""
+        if self.kind == "forward":
+            return ("out",)
+        return tuple("out" if name == "g" else f"d{name}" for name in self.wants)
+
     def _text(self, *parts: str) -> str:
         gradients = {"given": self.given, "wants": self.wants}
         return "_".join([*parts, *(f"{k}_{''.join(n)}" for k, n in gradients.items() if n)])
@@ -75,13 +82,6 @@ class KernelSpec(PassSpec):
         super().__post_init__()
         if self.paired and (self.kind == "double_backward" or not self.conv):
             raise ValueError("only forward and backward convolutions take weights of pairs")
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        """Names of the results in the arguments of kernels; "out" is the gradient of g, too."""
-        if self.kind == "forward":
-            return ("out",)
-        return tuple("out" if name == "g" else f"d{name}" for name in self.wants)
 
     def __str__(self) -> str:
         text = self._text(f"{'conv' if self.conv else 'tp'}_{self.kind}")
