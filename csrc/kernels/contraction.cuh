@@ -2,8 +2,8 @@
 // takes a channel of a node, a warp 32 channels.
 //
 // R is a struct of constants, and POLYNOMIALS one of a function, which
-// mdcg/codegen/contraction/cuda.py prints: POLYNOMIALS::add is straight-line code that evaluates all
-// polynomials, where common factors are found once, and adds to the results.
+// mdcg/codegen/contraction/cuda.py prints: POLYNOMIALS::add is straight-line code that evaluates
+// all polynomials, where common factors are found once, and adds to the results.
 #pragma once
 #include "kernels/static_loops.cuh"
 #include "kernels/vectors.cuh"

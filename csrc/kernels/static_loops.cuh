@@ -1,7 +1,8 @@
 // Loops that are unrolled while templates are instantiated, so that the number of an iteration is a
 // constant expression. NOTES: `#pragma unroll` comes too late where the number selects entries of a
 // constexpr table: the compiler then keeps the arrays that these entries index in local memory.
-// Where a pragma follows `if constexpr`, braces must enclose it: NVRTC 13 drops what comes after it.
+// Where a pragma follows `if constexpr`, braces must enclose it: NVRTC 13 drops what comes after
+// it.
 #pragma once
 
 // A number as a type: `constexpr int i = index;` is valid for a parameter `auto index` of a lambda,

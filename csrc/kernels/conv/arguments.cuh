@@ -16,8 +16,8 @@ struct Arguments {
     T* __restrict__ out;              // [n_rows * OUT_ROW]
     T* __restrict__ dx;               // [num_nodes * DX_ROW]; [num_edges * DX_ROW] if DETERMINISTIC
     T* __restrict__ dy;               // [num_edges * ATTRIBUTES]
-    T* __restrict__ dw;               // as w; [blocks * WEIGHTS] if SHARED_WEIGHTS and DETERMINISTIC
-    const T* __restrict__ xa;         // [num_nodes * X_ROW] cotangent of dx
-    const T* __restrict__ yb;         // [num_edges * ATTRIBUTES] cotangent of dy
-    const T* __restrict__ wc;         // as w, cotangent of dw
+    T* __restrict__ dw;        // as w; [blocks * WEIGHTS] if SHARED_WEIGHTS and DETERMINISTIC
+    const T* __restrict__ xa;  // [num_nodes * X_ROW] cotangent of dx
+    const T* __restrict__ yb;  // [num_edges * ATTRIBUTES] cotangent of dy
+    const T* __restrict__ wc;  // as w, cotangent of dw
 };

@@ -13,30 +13,9 @@
 // WANTS_X etc. which gradients are wanted, SUMS whether `out` is: the value, or the gradient of g.
 #pragma once
 #include "kernels/conv/arguments.cuh"
-#include "kernels/conv/path_matrices.cuh"
+#include "kernels/conv/path_sums.cuh"
 #include "kernels/conv/rows.cuh"
 #include "kernels/warp_sums.cuh"
-
-// Where component c of the task's outputs lies in a row: channel u at start + u * stride.
-struct Output {
-    int start, stride;
-    bool shared;  // other tasks add to it
-};
-
-// What the gradient of a nonzero adds to that of an attribute, counted from FIRST_ATTRIBUTE.
-struct AttributeTerm {
-    short nonzero, attribute;
-    T coefficient;
-};
-
-// A path of the task. Its outputs begin with component `output`, its nonzeros at `nonzero` in an
-// edge's row. `weight` is a position in WEIGHT_COLUMN, or -1.
-struct Path {
-    short output, dim_out, nonzero, num_nonzeros;
-    short first_entry, end_entry;  // of ENTRY
-    short first_term, end_term;    // of ATTRIBUTE_TERM: gradients of attributes from nonzeros'
-    short weight, weight_stride;   // distance of the weights of two channels
-};
 
 // The channels of a lane: CHANNELS of them from u on.
 template <typename R>
@@ -79,7 +58,8 @@ template <typename R>
 MDCG_INLINE Vec<R::CHANNELS> load_features(const T* x, Long s, int a, const Channels<R>& at) {
     typedef Vec<R::CHANNELS> V;
     const T* const from = x + s * R::X_ROW + R::X_START[a];
-    if constexpr (!R::CONV) return load_some<R::CHANNELS, R::X_STRIDE>(from + at.u * R::X_STRIDE, at.left);
+    if constexpr (!R::CONV)
+        return load_some<R::CHANNELS, R::X_STRIDE>(from + at.u * R::X_STRIDE, at.left);
     return at.inside ? load(from + at.u, V()) : V{};
 }
 
@@ -159,9 +139,9 @@ struct Prefetch<R, false> {
 // what its own lanes read. Rows are whole 16-byte words.
 template <typename R>
 struct Prefetch<R, true> {
-    static constexpr int WIDTH = 32 * R::CHANNELS;      // items of an operand
-    static constexpr int LANES = WIDTH / QUAD;          // that copy an operand
-    static constexpr int TOGETHER = 32 / LANES;         // operands per instruction
+    static constexpr int WIDTH = 32 * R::CHANNELS;        // items of an operand
+    static constexpr int LANES = WIDTH / QUAD;            // that copy an operand
+    static constexpr int TOGETHER = 32 / LANES;           // operands per instruction
     static constexpr int W = 0, WC = W + R::NUM_WEIGHTS;  // first operand of each kind
     static constexpr int X = WC + R::HAS_W * R::NUM_WEIGHTS, XA = X + R::DIM;
     static constexpr int ENTRY = (XA + R::HAS_X * R::DIM) * WIDTH;  // items of one edge
@@ -191,7 +171,8 @@ struct Prefetch<R, true> {
         if constexpr (R::NUM_WEIGHTS > 0) {
             copy_operands<true, R::MUL>(to + W * WIDTH, p.w + e * R::WEIGHTS, R::WEIGHT_COLUMN);
             if constexpr (R::HAS_W)
-                copy_operands<true, R::MUL>(to + WC * WIDTH, p.wc + e * R::WEIGHTS, R::WEIGHT_COLUMN);
+                copy_operands<true, R::MUL>(to + WC * WIDTH, p.wc + e * R::WEIGHTS,
+                                            R::WEIGHT_COLUMN);
         }
         copy_features(to + X * WIDTH, p.x + s * R::X_ROW);
         if constexpr (R::HAS_X) copy_features(to + XA * WIDTH, p.xa + s * R::X_ROW);
@@ -206,7 +187,8 @@ struct Prefetch<R, true> {
             for (int first = 0; first < ITEMS; first += 32 * QUAD) {
                 const int item = at.chunk * ITEMS + first + at.lane * QUAD;
                 if (ITEMS - first >= 32 * QUAD || at.lane * QUAD < ITEMS - first)
-                    copy_word<false, R::X_ITEMS * R::DIM, ITEMS>(to + first, row + R::X_START[0], item);
+                    copy_word<false, R::X_ITEMS * R::DIM, ITEMS>(to + first, row + R::X_START[0],
+                                                                 item);
             }
         }
     }
@@ -270,7 +252,8 @@ struct Prefetch<R, true> {
 
 // Sums of a row of outputs start with zeros; reads the row's gradient.
 template <typename R>
-MDCG_INLINE void start_row(const Arguments& p, Long row, const Channels<R>& at, ReceiverSums<R>& sums) {
+MDCG_INLINE void start_row(const Arguments& p, Long row, const Channels<R>& at,
+                           ReceiverSums<R>& sums) {
     each<R::OUTPUTS>([&](auto number) {
         constexpr int C = decltype(number)::value;
         constexpr Output output = R::OUTPUT[C];
@@ -301,8 +284,8 @@ MDCG_INLINE void store_features(const Arguments& p, Long s, Long place, const Ch
                                 const EdgeSums<R>& sums) {
 #pragma unroll
     for (int a = 0; a < R::DIM; ++a) {
-        T* const to = p.dx + (R::DETERMINISTIC && R::CONV ? place : s) * R::DX_ROW + R::DX_START[a] +
-                      at.u * R::DX_STRIDE;
+        T* const to = p.dx + (R::DETERMINISTIC && R::CONV ? place : s) * R::DX_ROW +
+                      R::DX_START[a] + at.u * R::DX_STRIDE;
         if constexpr (R::CONV) {
             if (!at.inside) continue;
             if constexpr (R::DETERMINISTIC && !R::INPUT_SHARED)
@@ -346,17 +329,10 @@ MDCG_INLINE void store_shared_weights(const Arguments& p, Long row, const Channe
     });
 }
 
-// Sums the lanes' gradients of attributes, at most 32 at a time, and writes them to the warp's part.
+// Sums the lanes' gradients of attributes and writes them to the warp's part.
 template <typename R>
 MDCG_INLINE void store_attributes(EdgeSums<R>& sums, T* to, int lane) {
-    each<(R::NUM_ATTRIBUTES + 31) / 32>([&](auto number) {
-        constexpr int FIRST = 32 * decltype(number)::value;
-        constexpr int COUNT = R::NUM_ATTRIBUTES - FIRST < 32 ? R::NUM_ATTRIBUTES - FIRST : 32;
-        constexpr int SIZE = FIRST + 32 < R::DY_ITEMS ? 32 : R::DY_ITEMS - FIRST;
-        const T sum = reduce(*(T(*)[SIZE])(sums.dy + FIRST), lane);
-        constexpr int LANES = 32 / SIZE;
-        if (lane % LANES == 0 && lane < COUNT * LANES) to[FIRST + lane / LANES] = sum;
-    });
+    each_lane_sum<R>(sums.dy, lane, [&](int item, T sum) { to[item] = sum; });
 }
 
 // Sums the warps' gradients of a batch's attributes in a fixed order.
@@ -367,7 +343,8 @@ MDCG_INLINE void sum_attributes(const Arguments& p, const T* parts, int first, i
         const int k = t / R::ATTRIBUTES, b = t % R::ATTRIBUTES;
         T sum = 0;
 #pragma unroll
-        for (int w = 0; w < R::BLOCK_WARPS; ++w) sum += parts[(w * R::BATCH + k) * R::ATTRIBUTES + b];
+        for (int w = 0; w < R::BLOCK_WARPS; ++w)
+            sum += parts[(w * R::BATCH + k) * R::ATTRIBUTES + b];
         T* const to = p.dy + Long(R::CONV ? p.order[first + k] : first + k) * R::ATTRIBUTES + b;
         if (R::ATTRIBUTES_SHARED)  // other kernels add to it
             add(to, sum);
@@ -376,115 +353,12 @@ MDCG_INLINE void sum_attributes(const Arguments& p, const T* parts, int first, i
     }
 }
 
-// ---- sums --------------------------------------------------------------------------------------
-
-// Adds the gradients of a path's nonzeros to those of attributes: terms FIRST to END, those of an
-// attribute one after the other.
-template <typename R, int FIRST, int END>
-MDCG_INLINE void add_attributes(const T* nonzeros, T* attributes) {
-    T sum = 0;
-    each_between<FIRST, END>([&](auto position) {
-        constexpr int K = decltype(position)::value;
-        constexpr AttributeTerm term = R::ATTRIBUTE_TERM[K];
-        constexpr bool BEGINS = K == FIRST || R::ATTRIBUTE_TERM[K - (K > FIRST)].attribute != term.attribute;
-        constexpr bool ENDS = K + 1 == END || R::ATTRIBUTE_TERM[K + (K + 1 < END)].attribute != term.attribute;
-        const T product = term.coefficient * nonzeros[term.nonzero];
-        sum = BEGINS ? product : sum + product;
-        if (ENDS) attributes[term.attribute] += sum;
-    });
-}
-
-// Adds what path I makes of an edge. `m_row` has the edge's nonzeros, and `b_row` those that the
-// cotangent of y has in place of y.
-template <typename R, int I>
-MDCG_INLINE void add_path(const Arguments& p, Long e, const Channels<R>& at, const Operands<R>& edge,
-                          const T* m_row, const T* b_row, ReceiverSums<R>& sums, EdgeSums<R>& gradients) {
-    typedef Vec<R::CHANNELS> V;
-    constexpr Path path = R::PATH[I];
-    constexpr bool WEIGHTED = path.weight >= 0, HAS_W = R::HAS_W && WEIGHTED;
-    constexpr int NONZEROS = whole_quads(path.num_nonzeros > 0 ? path.num_nonzeros : 1);
-    T m[NONZEROS], b[NONZEROS];
-    load_nonzeros(m, m_row + path.nonzero);
-    if constexpr (R::HAS_Y) load_nonzeros(b, b_row + path.nonzero);
-    const auto weighted = [&](V value) {
-        if constexpr (WEIGHTED) return edge.w[path.weight] * value;
-        return value;
-    };
-    // what M, and B from the cotangent of y, multiply
-    V s[R::DIM] = {}, r[R::DIM];
-#pragma unroll
-    for (int a = 0; a < R::DIM; ++a) {
-        r[a] = weighted(edge.x[a]);
-        if constexpr (!R::DOUBLE) s[a] = r[a];
-        if constexpr (R::HAS_X) s[a] = weighted(edge.xa[a]);
-        if constexpr (HAS_W && R::HAS_X) s[a] += edge.wc[path.weight] * edge.x[a];
-        if constexpr (HAS_W && !R::HAS_X) s[a] = edge.wc[path.weight] * edge.x[a];
-    }
-    constexpr bool USES_S = !R::DOUBLE || R::HAS_X || HAS_W;
-
-    if constexpr (R::SUMS) {
-        // the message first: adding each product to the large total would lose digits
-        V message[path.dim_out] = {};
-        each_between<path.first_entry, path.end_entry>([&](auto position) {
-            constexpr Entry entry = R::ENTRY[decltype(position)::value];
-            const T value = entry.sign > 0 ? m[entry.nonzero] : -m[entry.nonzero];
-            if constexpr (USES_S) message[entry.c] += value * s[entry.a];
-        });
-        each_between<path.first_entry, path.end_entry>([&](auto position) {
-            constexpr Entry entry = R::ENTRY[decltype(position)::value];
-            const T value = entry.sign > 0 ? b[entry.nonzero] : -b[entry.nonzero];
-            if constexpr (R::HAS_Y) message[entry.c] += value * r[entry.a];
-        });
-#pragma unroll
-        for (int c = 0; c < path.dim_out; ++c) sums.out[path.output + c] += message[c];
-    }
-    if constexpr (R::PULLS) {
-        V q[R::DIM] = {}, h[R::DIM] = {};  // g pulled back by M and by B
-        V dw = {};
-        each_between<path.first_entry, path.end_entry>([&](auto position) {
-            constexpr Entry entry = R::ENTRY[decltype(position)::value];
-            const V g = sums.g[path.output + entry.c];
-            q[entry.a] += (entry.sign > 0 ? m[entry.nonzero] : -m[entry.nonzero]) * g;
-            if constexpr (R::HAS_Y)
-                h[entry.a] += (entry.sign > 0 ? b[entry.nonzero] : -b[entry.nonzero]) * g;
-        });
-#pragma unroll
-        for (int a = 0; a < R::DIM; ++a) {
-            V d = {};
-            if constexpr (!R::DOUBLE) d = weighted(q[a]), dw += edge.x[a] * q[a];
-            if constexpr (HAS_W) d = edge.wc[path.weight] * q[a];
-            if constexpr (R::HAS_X) dw += edge.xa[a] * q[a];
-            if constexpr (R::HAS_Y) d += weighted(h[a]), dw += edge.x[a] * h[a];
-            if constexpr (R::WANTS_X) gradients.dx[a] += d;
-        }
-        if constexpr (R::WANTS_W && WEIGHTED) {
-            if constexpr (R::SHARED_WEIGHTS)
-                sums.dw[path.weight] += dw;
-            else
-                store_weights<R, I>(p, e, at, dw);
-        }
-        if constexpr (R::WANTS_Y && USES_S) {
-            // NOTES: in a loop of its own, which takes fewer registers than one loop for all sums
-            V dm[NONZEROS] = {};
-            each_between<path.first_entry, path.end_entry>([&](auto position) {
-                constexpr Entry entry = R::ENTRY[decltype(position)::value];
-                const V g = sums.g[path.output + entry.c];
-                dm[entry.nonzero] += (entry.sign > 0 ? s[entry.a] : -s[entry.a]) * g;
-            });
-            T totals[NONZEROS];
-#pragma unroll
-            for (int n = 0; n < path.num_nonzeros; ++n) totals[n] = total(dm[n]);
-            add_attributes<R, path.first_term, path.end_term>(totals, gradients.dy);
-        }
-    }
-}
-
 // ---- a task ------------------------------------------------------------------------------------
 
 // Walks the edges from `begin` to `end` with one warp, whose channels are those of a chunk.
 template <typename R>
-MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, int end, int lane, int warp,
-                          int chunk) {
+MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, int end, int lane,
+                          int warp, int chunk) {
     const Channels<R> at{lane, chunk};
     ReceiverSums<R> sums = {};
     if constexpr (R::CONV) start_row<R>(p, row, at, sums);
@@ -507,7 +381,8 @@ MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, in
         }
         sync_warps<R::BLOCK_WARPS * 32>();
         if (R::WANTS_Y && first > begin)
-            sum_attributes<R>(p, parts + (buffer ^ 1) * PART, first - R::BATCH, R::BATCH, lane, warp);
+            sum_attributes<R>(p, parts + (buffer ^ 1) * PART, first - R::BATCH, R::BATCH, lane,
+                              warp);
         T* const dy_batch = parts + buffer * PART + warp * (R::BATCH * R::ATTRIBUTES);
         for (int k = 0; k < count; ++k) {
             Long e, s;
@@ -515,15 +390,28 @@ MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, in
             EdgeSums<R> gradients = {};
             if constexpr (!R::CONV) start_row<R>(p, e, at, sums);
             each<R::PATHS>([&](auto number) {
-                add_path<R, decltype(number)::value>(p, e, at, edge, m_batch + k * R::STRIDE,
-                                                     b_batch + k * R::STRIDE, sums, gradients);
+                constexpr int I = number;
+                constexpr Path path = R::PATH[I];
+                constexpr int weight = path.weight < 0 ? 0 : path.weight;
+                T m[whole_quads(path.num_nonzeros)], b[whole_quads(path.num_nonzeros)];
+                load_nonzeros(m, m_batch + k * R::STRIDE + path.nonzero);
+                if constexpr (R::HAS_Y) load_nonzeros(b, b_batch + k * R::STRIDE + path.nonzero);
+                add_path<R, I>(edge.x, edge.xa, edge.w[weight], edge.wc[weight],
+                               sums.g + path.output, m, b, sums.out + path.output, gradients.dx,
+                               gradients.dy, [&](auto dw) {
+                                   if constexpr (R::SHARED_WEIGHTS)
+                                       sums.dw[weight] += dw;
+                                   else
+                                       store_weights<R, I>(p, e, at, dw);
+                               });
             });
             if constexpr (R::WANTS_X) {
                 const Long place = R::CONV && R::DETERMINISTIC ? p.place[first + k] : 0;
                 store_features<R>(p, s, place, at, gradients);
             }
             if constexpr (R::WANTS_Y)
-                store_attributes<R>(gradients, dy_batch + k * R::ATTRIBUTES + R::FIRST_ATTRIBUTE, lane);
+                store_attributes<R>(gradients, dy_batch + k * R::ATTRIBUTES + R::FIRST_ATTRIBUTE,
+                                    lane);
             if constexpr (!R::CONV && R::SUMS) store_row<R>(p, e, at, sums);
         }
         buffer ^= 1;
@@ -539,7 +427,8 @@ MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, in
 
 // Runs the task of this warp.
 template <typename R, typename... Others>
-MDCG_INLINE void choose_task(const Arguments& p, T* shared, Long row, int begin, int end, int lane, int warp) {
+MDCG_INLINE void choose_task(const Arguments& p, T* shared, Long row, int begin, int end, int lane,
+                             int warp) {
     if (sizeof...(Others) == 0 || warp < R::FIRST_WARP + R::CHUNKS)
         run_task<R>(p, shared, row, begin, end, lane, warp, warp - R::FIRST_WARP);
     else if constexpr (sizeof...(Others) > 0)

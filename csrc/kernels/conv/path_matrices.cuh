@@ -1,6 +1,6 @@
 // Path matrices of the edges of a batch. For one edge, a path is the sparse matrix
-// M_ca = sum_b w3j_abc y_b. Its nonzeros do not depend on the channel: the warps of a block evaluate
-// them once per edge, a lane per edge, into shared memory.
+// M_ca = sum_b w3j_abc y_b. Its nonzeros do not depend on the channel: the warps of a block
+// evaluate them once per edge, a lane per edge, into shared memory.
 #pragma once
 #include "kernels/conv/memory.cuh"
 #include "kernels/static_loops.cuh"
@@ -17,10 +17,23 @@ struct Term {
 };
 
 // Returns a number of items rounded up to whole 16-byte words.
-constexpr int whole_quads(int items) { return (items + QUAD - 1) / QUAD * QUAD; }
+constexpr int whole_quads(int items) { return items > 0 ? (items + QUAD - 1) / QUAD * QUAD : QUAD; }
+
+// Returns nonzero number ITEM of a table: R::FIRST_TERM has its first of R::TERMS.
+template <typename R, int ITEM>
+MDCG_INLINE T nonzero_of(const T* y) {
+    constexpr int FIRST = R::FIRST_TERM[ITEM];
+    T sum = 0;
+    each_between<FIRST, R::FIRST_TERM[ITEM + 1]>([&](auto position) {
+        constexpr Term term = R::TERMS[position];
+        const T product = term.coefficient * __ldg(y + term.attribute);
+        sum = position == FIRST ? product : sum + product;
+    });
+    return sum;
+}
 
 // Writes the nonzeros that are this warp's part to the row of an edge. Kernel::FIRST_QUAD has the
-// first 16 bytes of each warp, Kernel::FIRST_TERM the first of Kernel::TERMS of each item.
+// first 16 bytes of each warp.
 template <typename Kernel>
 MDCG_INLINE void write_path_matrices(const T* y, T* row, int warp) {
     each<Kernel::BLOCK_WARPS>([&](auto number) {
@@ -29,16 +42,7 @@ MDCG_INLINE void write_path_matrices(const T* y, T* row, int warp) {
         each_between<FIRST, Kernel::FIRST_QUAD[WARP + 1]>([&](auto position) {
             constexpr int FIRST_ITEM = position * QUAD;
             Quad quad;
-            each<QUAD>([&](auto k) {
-                constexpr int FIRST_TERM = Kernel::FIRST_TERM[FIRST_ITEM + k];
-                T sum = 0;
-                each_between<FIRST_TERM, Kernel::FIRST_TERM[FIRST_ITEM + k + 1]>([&](auto t) {
-                    constexpr Term term = Kernel::TERMS[t];
-                    const T product = term.coefficient * __ldg(y + term.attribute);
-                    sum = t == FIRST_TERM ? product : sum + product;
-                });
-                quad.v[k] = sum;
-            });
+            each<QUAD>([&](auto k) { quad.v[k] = nonzero_of<Kernel, FIRST_ITEM + k>(y); });
             *(Quad*)(row + FIRST_ITEM) = quad;
         });
     });

@@ -1,6 +1,6 @@
 // Copies of rows of node features. A row lies in the user's layout, or packed: component by
-// component, each padded to whole vectors. R is a struct of constants that mdcg/codegen/conv/rows.py
-// prints.
+// component, each padded to whole vectors. R is a struct of constants that
+// mdcg/codegen/conv/rows.py prints.
 #pragma once
 #include "kernels/conv/memory.cuh"
 #include "kernels/static_loops.cuh"

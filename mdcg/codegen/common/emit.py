@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -12,12 +12,10 @@ from ...plan.contraction import HostContractionPlan
 from ...plan.device import WARP, CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
 from ...problem import ConvProblem, Irreps, SymmetricContractionProblem
-from .expression import LinearForm, Statement, Sum, Term, print_statements
 from .tables import kernel_file
 
 __all__ = [
     "ENGINE_ROW_BYTES",
-    "AttributeSums",
     "CudaEntry",
     "CudaKernel",
     "HostKernel",
@@ -220,42 +218,6 @@ def kernel_head(name: str, threads: int, blocks: int = 0, *, argument: str = "Ar
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const {argument} p) {{'
-
-
-class AttributeSums:
-    """Prints the gradients of edge attributes: sums over the lanes of a warp.
-
-    All attributes between the first and the last are summed.
-    """
-
-    def __init__(self, attributes: Sequence[int]) -> None:
-        self.low = attributes[0] if attributes else 0
-        self.count = attributes[-1] + 1 - self.low if attributes else 0
-
-    def declare(self) -> list[str]:
-        """Return the arrays of a lane, of a warp's length at most."""
-        return [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, n in enumerate(self._sizes())]
-
-    def add(self, forms: Iterable[LinearForm], letter: str) -> list[str]:
-        """Return the sums that turn gradients of nonzeros, ``letter0`` etc., into those."""
-        terms: dict[int, list[Term]] = {}
-        for n, form in enumerate(forms):
-            for b, value in form.terms:
-                terms.setdefault(b - self.low, []).append((value, (f"{letter}{n}",)))
-        return print_statements(
-            Statement(f"dy{b // WARP}[{b % WARP}]", Sum.of(found), add=True)
-            for b, found in sorted(terms.items())
-        )
-
-    def store(self, statement: Callable[[int], str]) -> list[str]:
-        """Return the sums over lanes; see :func:`store_lane_sums` for the statement of a start."""
-        lines = []
-        for i, n in enumerate(self._sizes()):
-            lines += store_lane_sums(i, n, power_of_two(n), statement(self.low + i * WARP))
-        return lines
-
-    def _sizes(self) -> list[int]:
-        return [min(WARP, self.count - first) for first in range(0, self.count, WARP)]
 
 
 def store_lane_sums(number: int, count: int, size: int, store: str) -> list[str]:

@@ -48,7 +48,9 @@ def argument_names(source: str, *structs: str) -> tuple[str, ...]:
     """Return the fields of structs in a text, in order: the names of a kernel's arguments."""
     names: list[str] = []
     for struct in structs:
-        body = re.search(rf"^struct {struct}\b[^;{{]*\{{\n(.*?)^\}};", source, re.DOTALL | re.MULTILINE)
+        body = re.search(
+            rf"^struct {struct}\b[^;{{]*\{{\n(.*?)^\}};", source, re.DOTALL | re.MULTILINE
+        )
         if body is None:
             raise ValueError(f"the text has no struct {struct}")
         names += re.findall(r"(\w+);", re.sub(r"//.*", "", body[1]))

@@ -51,8 +51,9 @@ def _polynomials(groups: Sequence[Sequence[Statement]]) -> tuple[str, list[int]]
     head = [
         "struct Polynomials {",
         "    template <typename Gradients>",
-        "    static MDCG_MEMBER void add(const T* x, const T* a, const T* g, const Coefficients& c,",
-        "                                const Coefficients& b, T* o, T* dx, Gradients& dc) {",
+        "    static MDCG_MEMBER void add(const T* x, const T* a, const T* g,",
+        "                                const Coefficients& c, const Coefficients& b, T* o,",
+        "                                T* dx, Gradients& dc) {",
     ]
     body = ["        " + _ITEM.sub(r"\1[\2]", line) for line in lines]
     summed = sorted(int(name[2:]) for name, n in times.items() if name.startswith("dc") and n > 1)

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ...errors import UnsupportedProblemError
 from ...plan import CudaPlan
 from ...plan.device import WARP, CudaTile
 from ...plan.host import ITEMSIZE
-from ...problem import ConvProblem, MulIrrep
+from ...problem import ConvProblem
 from ..common.emit import (
     CudaEntry,
     CudaKernel,
     cuda_head,
     kernel_head,
     packed_row,
-    power_of_two,
     resident_blocks,
 )
-from ..common.lowering import LoweredPath, LoweredProblem, lower
+from ..common.lowering import LoweredProblem, lower
 from ..common.spec import KernelSpec
 from ..common.tables import Table, argument_names, constants, kernel_file
 from .path_matrices import PathMatrices
+from .path_tables import Constants, components, pass_constants, path_tables
 from .rows import row_kernels
 from .uvw import emit_uvw
 from .warp_tasks import TaskSet, WarpTask, task_sets
@@ -52,11 +51,6 @@ class _Pass:
     def problem(self) -> ConvProblem:
         """The problem."""
         return self.lowered.problem
-
-    @cached_property
-    def sums(self) -> bool:
-        """Whether outputs are summed: the value, or the gradient of g."""
-        return self.spec.kind == "forward" or self.spec.wanted("g")
 
     @cached_property
     def tile(self) -> CudaTile:
@@ -108,7 +102,7 @@ class _Pass:
     def row_of(self, task: WarpTask, *, plain: bool) -> tuple[int, list[int], int]:
         """Return items of a row of features, starts of the task's components, and their stride."""
         if plain:
-            starts, stride = _components(task.in1, self.problem.layout)
+            starts, stride = components(task.in1, self.problem.layout)
             return self.problem.irreps_in1.dim, starts, stride
         row, offsets = packed_row(self.problem.irreps_in1, self.plan.padded)
         pad = self.plan.padded(task.in1.mul)
@@ -163,84 +157,55 @@ class _Pass:
 
     # -- what is printed -------------------------------------------------------------------------
 
-    def constants(self) -> dict[str, Any]:
+    def constants(self) -> Constants:
         """Return the constants of the pass."""
-        spec, problem = self.spec, self.problem
-        packed, _ = packed_row(problem.irreps_in1, self.plan.padded)
-        plain = problem.irreps_in1.dim
+        packed, _ = packed_row(self.problem.irreps_in1, self.plan.padded)
+        plain = self.problem.irreps_in1.dim
         return {
-            "CONV": spec.conv,
-            "DOUBLE": spec.kind == "double_backward",
-            "SUMS": self.sums,
-            "PULLS": spec.kind != "forward" and any(spec.wanted(n) for n in "xyw"),
-            **{f"HAS_{n.upper()}": spec.has(n) for n in "xyw"},
-            **{f"WANTS_{n.upper()}": spec.wanted(n) for n in "xyw"},
-            "SHARED_WEIGHTS": problem.shared_weights,
-            "DETERMINISTIC": self.plan.deterministic,
+            **pass_constants(self.lowered, self.plan, self.spec),
             "ATTRIBUTES_SHARED": len(self.sets) > 1,
-            "X_ROW": plain if self.plain or not spec.conv else packed,
-            "DX_ROW": packed if spec.conv else plain,
-            "ATTRIBUTES": problem.irreps_in2.dim,
-            "WEIGHTS": problem.weight_numel,
-            "OUT_ROW": problem.irreps_out.dim,
+            "X_ROW": plain if self.plain or not self.spec.conv else packed,
+            "DX_ROW": packed if self.spec.conv else plain,
         }
 
-    def task(self, task: WarpTask, first_warp: int, depth: int, matrices: PathMatrices) -> dict[str, Any]:
+    def task(
+        self, task: WarpTask, first_warp: int, depth: int, matrices: PathMatrices
+    ) -> Constants:
         """Return the constants of a task."""
-        outputs, first_output = [], {}
+        outputs: list[tuple[int, int, bool]] = []
+        first_output = {}
         for i, block in task.outputs.items():
             first_output[i] = len(outputs)
-            starts, stride = _components(block, self.problem.layout)
+            starts, stride = components(block, self.problem.layout)
             outputs += [(start, stride, i in self.shared_outputs) for start in starts]
-        attributes = self.lowered.attributes(task.paths) or [0]
-        paths, entries, terms, columns = [], [], [], []
-        for path in task.paths:
-            coupling = path.coupling
-            new_terms = _attribute_terms(self.lowered, path, attributes[0])
-            paths.append(
-                (
-                    *(first_output[path.i_out], coupling.dim_out),
-                    *(matrices.starts.get(path.first_nonzero, 0), coupling.num_nonzeros),
-                    *(len(entries), len(entries) + len(coupling.entries)),
-                    *(len(terms), len(terms) + len(new_terms)),
-                    *((len(columns), path.mul2) if path.has_weight else (-1, 0)),
-                )
-            )
-            entries += [(e.a, e.c, e.nonzero, e.sign) for e in coupling.entries]
-            terms += new_terms
-            columns += [path.weight_offset + path.v] if path.has_weight else []
-        conv, pad = self.spec.conv, self.plan.padded(task.in1.mul)
-        plain = self.plain or not conv
+        weighted = [path for path in task.paths if path.has_weight]
+        tables = path_tables(
+            self.lowered, task.paths, first_output, matrices.starts, weighted.index
+        )
+        plain = self.plain or not self.spec.conv
         _, x_start, x_stride = self.row_of(task, plain=plain)
-        _, dx_start, dx_stride = self.row_of(task, plain=not conv)
-        count = attributes[-1] + 1 - attributes[0]
+        _, dx_start, dx_stride = self.row_of(task, plain=not self.spec.conv)
+        padded = self.plan.padded(task.in1.mul)
         return {
             "FIRST_WARP": first_warp,
             "CHUNKS": task.chunks,
             "CHANNELS": task.channels,
             "MUL": task.in1.mul,
-            "PADDED": pad,
+            "PADDED": padded,
             "WHOLE": task.whole,
-            "DIM": task.in1.ir.dim,
             "X_START": Table("int", x_start),
             "X_STRIDE": x_stride,
-            "X_ITEMS": task.in1.mul if plain else pad,
+            "X_ITEMS": task.in1.mul if plain else padded,
             "DX_START": Table("int", dx_start),
             "DX_STRIDE": dx_stride,
             "INPUT_SHARED": task.i_in1 in self.shared_inputs,
             "DEPTH": depth if self.copies(task, plain=self.plain) else 1,
-            "FIRST_ATTRIBUTE": attributes[0],
-            "NUM_ATTRIBUTES": count,
-            "DY_ITEMS": count // WARP * WARP + (power_of_two(count % WARP) if count % WARP else 0),
+            **tables,
             "OUTPUTS": len(outputs),
             "OUTPUT": Table("Output", outputs),
-            "PATHS": len(paths),
-            "PATH": Table("Path", paths),
-            "ENTRY": Table("Entry", entries),
-            "ATTRIBUTE_TERM": Table("AttributeTerm", terms),
-            "NUM_WEIGHTS": len(columns),
-            "MAX_WEIGHTS": max(1, len(columns)),
-            "WEIGHT_COLUMN": Table("int", columns),
+            "NUM_WEIGHTS": len(weighted),
+            "MAX_WEIGHTS": max(1, len(weighted)),
+            "WEIGHT_COLUMN": Table("int", [path.weight_offset + path.v for path in weighted]),
         }
 
     def zeroed(self) -> tuple[str, ...]:
@@ -257,25 +222,6 @@ class _Pass:
             "dw": problem.shared_weights,
         }
         return tuple(name for name, zero in found.items() if zero and name in spec.results)
-
-
-def _components(block: MulIrrep, layout: str) -> tuple[list[int], int]:
-    """Return where the components of a block start in the user's rows, and their stride."""
-    if layout == "mul_ir":
-        return [block.offset + c for c in range(block.ir.dim)], block.ir.dim
-    return [block.offset + c * block.mul for c in range(block.ir.dim)], 1
-
-
-def _attribute_terms(
-    lowered: LoweredProblem, path: LoweredPath, first: int
-) -> list[tuple[int, int, float]]:
-    """Return what gradients of a path's nonzeros add to those of attributes, by attribute.
-
-    A term has a nonzero, an attribute, counted from `first`, and a factor.
-    """
-    forms = lowered.forms(path)
-    terms = [(n, b - first, k) for n, form in enumerate(forms) for b, k in form.terms]
-    return sorted(terms, key=lambda term: term[1])
 
 
 def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:

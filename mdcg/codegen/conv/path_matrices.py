@@ -1,4 +1,4 @@
-"""Where the path matrices of an edge lie in shared memory, and which warp evaluates what of them."""
+"""Where the path matrices of an edge lie in shared memory, and which warp evaluates which."""
 
 from __future__ import annotations
 

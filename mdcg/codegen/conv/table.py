@@ -29,10 +29,9 @@ from ..common.emit import (
     template,
 )
 from ..common.expression import literal
-from ..common.tables import kernel_file
 from ..common.lowering import LoweredProblem, lower
 from ..common.spec import KernelSpec
-from .table_tasks import NonzeroTable, share_groups, store_nonzeros
+from ..common.tables import kernel_file
 from .table_blocks import (
     TableBlock,
     estimated_resident,
@@ -41,7 +40,7 @@ from .table_blocks import (
     streams_of,
 )
 from .table_pairs import BackwardTaskWriter, part_stride
-from .table_tasks import ForwardTaskWriter
+from .table_tasks import ForwardTaskWriter, NonzeroTable, share_groups, store_nonzeros
 
 # What a block may have of shared memory on any device that kernels run on.
 LEAST_SHARED = 98 * 1024
