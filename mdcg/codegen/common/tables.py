@@ -9,13 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
+
+from ... import _core
 
 __all__ = ["Table", "argument_names", "constants", "kernel_file"]
-
-# NVRTC needs no headers: included files stand in the text.
-_INCLUDE = re.compile(r'^#include "kernels/(.+)"\n', re.MULTILINE)
 
 # How long a printed line of a table may be.
 _WIDTH = 100
@@ -29,19 +26,9 @@ class Table:
     rows: Sequence[object]
 
 
-@lru_cache(maxsize=64)
 def kernel_file(name: str) -> str:
     """Return a file of csrc/kernels, such as conv/table_forward.cuh, with all that it includes."""
-    seen: set[str] = set()
-
-    def text(name: str) -> str:
-        if name in seen:
-            return ""
-        seen.add(name)
-        found = files("mdcg").joinpath("kernels", name).read_text(encoding="utf-8")
-        return _INCLUDE.sub(lambda include: text(include[1]), found.replace("#pragma once\n", ""))
-
-    return text(name)
+    return _core.kernel_source(name)
 
 
 def argument_names(source: str, *structs: str) -> tuple[str, ...]:

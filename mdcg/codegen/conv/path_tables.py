@@ -57,7 +57,9 @@ def path_tables(
     attributes = lowered.attributes(paths)
     low = attributes[0] if attributes else 0
     count = attributes[-1] + 1 - low if attributes else 0
-    rows, entries, terms = [], [], []
+    rows: list[tuple[int, ...]] = []
+    entries: list[tuple[int, ...]] = []
+    terms: list[tuple[int, int, float]] = []
     for path in paths:
         coupling = path.coupling
         forms = lowered.forms(path)

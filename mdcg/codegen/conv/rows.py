@@ -23,7 +23,7 @@ def row_kernels(problem: ConvProblem, plan: CudaPlan) -> str:
         padded = plan.padded(block.mul)
         if block.mul:
             blocks.append((packed, block.ir.dim, padded, block.offset, *strides, block.mul))
-    members = {
+    members: dict[str, int | Table] = {
         "THREADS": ROW_THREADS,
         "PACKED": max(row, 4),
         "PLAIN": problem.irreps_in1.dim,
