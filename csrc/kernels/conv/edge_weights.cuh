@@ -218,8 +218,8 @@ struct Prefetch<R, true> {
     MDCG_MEMBER Operands<R> take(int position, Long& e, Long& s) {
         typedef Vec<R::CHANNELS> V;
         copy_wait<R::DEPTH - 2>();
-        const int turn = position - begin;
-        const T* const from = ring + (turn & (R::DEPTH - 1)) * ENTRY;
+        const int number = position - begin;
+        const T* const from = ring + (number & (R::DEPTH - 1)) * ENTRY;
         const T* const vectors = from + at.lane * R::CHANNELS;
         Operands<R> operands;
 #pragma unroll
@@ -233,7 +233,7 @@ struct Prefetch<R, true> {
             if constexpr (R::HAS_X) operands.xa[a] = take_features(from + XA * WIDTH, a);
         }
         if (position + R::DEPTH - 1 < end)
-            copy((turn + R::DEPTH - 1) & (R::DEPTH - 1), later_e, later_s);
+            copy((number + R::DEPTH - 1) & (R::DEPTH - 1), later_e, later_s);
         else
             copy_commit();
         if (position + R::DEPTH < end) edge_numbers<R>(p, position + R::DEPTH, later_e, later_s);
@@ -374,10 +374,12 @@ MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, in
         T* const m_batch = shared + buffer * BUFFER;
         T* const b_batch = m_batch + 2 * BUFFER;
         if (lane < count) {
-            const Long e = R::CONV ? p.order[first + lane] : first + lane;
-            write_path_matrices<R>(p.y + e * R::ATTRIBUTES, m_batch + lane * R::STRIDE, warp);
+            const Long y = Long(R::CONV ? p.order[first + lane] : first + lane) * R::ATTRIBUTES;
+            write_path_matrices<R>([&](int b) { return __ldg(p.y + y + b); },
+                                   m_batch + lane * R::STRIDE, warp);
             if constexpr (R::HAS_Y)
-                write_path_matrices<R>(p.yb + e * R::ATTRIBUTES, b_batch + lane * R::STRIDE, warp);
+                write_path_matrices<R>([&](int b) { return __ldg(p.yb + y + b); },
+                                       b_batch + lane * R::STRIDE, warp);
         }
         sync_warps<R::BLOCK_WARPS * 32>();
         if (R::WANTS_Y && first > begin)

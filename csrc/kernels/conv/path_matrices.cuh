@@ -19,14 +19,15 @@ struct Term {
 // Returns a number of items rounded up to whole 16-byte words.
 constexpr int whole_quads(int items) { return items > 0 ? (items + QUAD - 1) / QUAD * QUAD : QUAD; }
 
-// Returns nonzero number ITEM of a table: R::FIRST_TERM has its first of R::TERMS.
-template <typename R, int ITEM>
-MDCG_INLINE T nonzero_of(const T* y) {
+// Returns nonzero number ITEM of a table, whose terms R::TERMS begin at R::FIRST_TERM. y(b) is
+// attribute b of the edge.
+template <typename R, int ITEM, typename Attributes>
+MDCG_INLINE T nonzero_of(const Attributes& y) {
     constexpr int FIRST = R::FIRST_TERM[ITEM];
     T sum = 0;
     each_between<FIRST, R::FIRST_TERM[ITEM + 1]>([&](auto position) {
         constexpr Term term = R::TERMS[position];
-        const T product = term.coefficient * __ldg(y + term.attribute);
+        const T product = term.coefficient * y(term.attribute);
         sum = position == FIRST ? product : sum + product;
     });
     return sum;
@@ -34,8 +35,8 @@ MDCG_INLINE T nonzero_of(const T* y) {
 
 // Writes the nonzeros that are this warp's part to the row of an edge. Kernel::FIRST_QUAD has the
 // first 16 bytes of each warp.
-template <typename Kernel>
-MDCG_INLINE void write_path_matrices(const T* y, T* row, int warp) {
+template <typename Kernel, typename Attributes>
+MDCG_INLINE void write_path_matrices(const Attributes& y, T* row, int warp) {
     each<Kernel::BLOCK_WARPS>([&](auto number) {
         constexpr int WARP = number, FIRST = Kernel::FIRST_QUAD[WARP];
         if (warp != WARP) return;

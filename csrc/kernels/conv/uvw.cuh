@@ -362,8 +362,9 @@ MDCG_INLINE void run_body(const Arguments& p, T* mine, const Row& row, int lane)
         T m[R::NONZEROS], b[R::NONZEROS];
         each<R::NONZEROS>([&](auto n) {
             const Long start = row.e * R::ATTRIBUTES + v * R::COPY;
-            m[n] = nonzero_of<R, n>(p.y + start);
-            if constexpr (R::HAS_Y) b[n] = nonzero_of<R, n>(p.yb + start);
+            m[n] = nonzero_of<R, n>([&](int b) { return __ldg(p.y + start + b); });
+            if constexpr (R::HAS_Y)
+                b[n] = nonzero_of<R, n>([&](int b) { return __ldg(p.yb + start + b); });
         });
         T dy[R::DY_ITEMS] = {};
         for (int u = R::FIRST + lane; u < R::LAST; u += 32) {
