@@ -89,13 +89,13 @@ MDCG_INLINE void add_path(const V* x, const V* xa, V w, V wc, const V* g, const 
             const T value = entry.sign > 0 ? m[entry.nonzero] : -m[entry.nonzero];
             if constexpr (USES_S) message[entry.c] += value * s[entry.a];
         });
-        each_between<path.first_entry, path.end_entry>([&](auto position) {
-            constexpr Entry entry = R::ENTRY[position];
-            if constexpr (R::HAS_Y) {
+        if constexpr (R::HAS_Y) {
+            each_between<path.first_entry, path.end_entry>([&](auto position) {
+                constexpr Entry entry = R::ENTRY[position];
                 const T value = entry.sign > 0 ? b[entry.nonzero] : -b[entry.nonzero];
                 message[entry.c] += value * r[entry.a];
-            }
-        });
+            });
+        }
 #pragma unroll
         for (int c = 0; c < path.dim_out; ++c) out[c] += message[c];
     }

@@ -274,12 +274,13 @@ MDCG_INLINE void store_vectors(T* mine, int u, int v, const Vec<1>* x, const Vec
         plain[entry.c] += value * x[entry.a].v[0];
         if constexpr (R::HAS_X) moved[entry.c] += value * xa[entry.a].v[0];
     });
-    each_between<path.first_entry, path.end_entry>([&](auto position) {
-        constexpr Entry entry = R::ENTRY[position];
-        if constexpr (R::HAS_Y)
-            moved[entry.c] +=
-                (entry.sign > 0 ? b[entry.nonzero] : -b[entry.nonzero]) * x[entry.a].v[0];
-    });
+    if constexpr (R::HAS_Y) {
+        each_between<path.first_entry, path.end_entry>([&](auto position) {
+            constexpr Entry entry = R::ENTRY[position];
+            const T value = entry.sign > 0 ? b[entry.nonzero] : -b[entry.nonzero];
+            moved[entry.c] += value * x[entry.a].v[0];
+        });
+    }
 #pragma unroll
     for (int c = 0; c < path.dim_out; ++c) {
         if constexpr (R::LEFT_W >= 0)
