@@ -363,13 +363,12 @@ def emit_table_conv(
         f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
         "#define STARTS_ROW(pair) "
         + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),
-        kernel_file("vectors.cuh"),
+        kernel_file("vectors.cuh" if forward else "warp_sums.cuh"),
         template("common/table_entry.hpp") + template("common/table_column.cuh"),
         argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
         f"static_assert(sizeof(Record) == {record_bytes(forward, itemsize)});",
-        *(() if forward else (kernel_file("warp_sums.cuh"),)),
     ]
     return CudaKernel(
         source="\n\n".join([*header, *texts]) + "\n",
