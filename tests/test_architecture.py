@@ -24,7 +24,7 @@ EVERYWHERE = {"errors", "_version"}
 ROOMS: dict[str, set[str]] = {
     "problem": {"_core"},
     "plan": {"problem"},
-    "codegen": {"problem", "plan"},
+    "codegen": {"problem", "plan", "_core"},
     "runtime": {"_core", "env"},
     "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
     "patch": {"_core", "ops", "problem", "env"},

@@ -14,7 +14,8 @@ from typing import Any
 
 from ..codegen import CudaKernel, KernelSpec, emit_cuda, emit_engine_conv
 from ..codegen.common.emit import engine_stride
-from ..codegen.contraction.engine import emit_engine_contraction, emit_engine_contraction_cuda
+from ..codegen.contraction.cuda import emit_engine_contraction_cuda
+from ..codegen.contraction.engine import emit_engine_contraction
 from ..codegen.conv.table import LEAST_SHARED, emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda

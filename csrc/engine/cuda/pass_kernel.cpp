@@ -13,11 +13,11 @@ namespace {
 constexpr std::int64_t MIN_TABLE_DEGREE = 3, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
-    "order",      "sender",  "row_ptr",  "place",  "types",   "sender_type", "active",
-    "num_active", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
-    "length",     "places",  "table",    "x",      "y",       "w",           "g",
-    "out",        "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
-    "n_first",    "n_local", "receiver", "node",   "one_way", "own"};
+    "order",   "sender",  "row_ptr", "place",   "types",   "sender_type", "active",   "num_active",
+    "n_rows",  "n_types", "n_adds",  "n_parts", "n_flip",  "unit",        "length",   "places",
+    "table",   "x",       "y",       "w",       "g",       "out",         "dx",       "dy",
+    "dw",      "de",      "n_de",    "n_group", "n_first", "n_local",     "receiver", "node",
+    "one_way", "own",     "xa",      "yb",      "wc"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {

@@ -52,6 +52,9 @@ enum class CudaArgument : int {
     node,      // [edges] sender
     one_way,
     own,  // [receivers][n_parts] rows of dx that blocks have summed for their receivers
+    xa,   // cotangents, which only operators of torch have
+    yb,
+    wc,
     count
 };
 

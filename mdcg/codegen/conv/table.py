@@ -31,8 +31,7 @@ from ..common.emit import (
 from ..common.expression import literal
 from ..common.lowering import LoweredProblem, lower
 from ..common.spec import KernelSpec
-from .cuda import share_groups, store_nonzeros
-from .cuda_paths import NonzeroTable
+from ..common.tables import kernel_file
 from .table_blocks import (
     TableBlock,
     estimated_resident,
@@ -41,7 +40,7 @@ from .table_blocks import (
     streams_of,
 )
 from .table_pairs import BackwardTaskWriter, part_stride
-from .table_tasks import ForwardTaskWriter
+from .table_tasks import ForwardTaskWriter, NonzeroTable, share_groups, store_nonzeros
 
 # What a block may have of shared memory on any device that kernels run on.
 LEAST_SHARED = 98 * 1024
@@ -364,13 +363,12 @@ def emit_table_conv(
         f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
         "#define STARTS_ROW(pair) "
         + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),
-        template("common/vectors.cuh"),
+        kernel_file("vectors.cuh" if forward else "warp_sums.cuh"),
         template("common/table_entry.hpp") + template("common/table_column.cuh"),
         argument_struct(arguments),
         template("common/spherical_harmonics.cuh"),
         template("conv/table_prelude.cuh"),
         f"static_assert(sizeof(Record) == {record_bytes(forward, itemsize)});",
-        *(() if forward else (template("common/warp_sums.cuh"),)),
     ]
     return CudaKernel(
         source="\n\n".join([*header, *texts]) + "\n",

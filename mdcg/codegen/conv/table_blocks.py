@@ -8,8 +8,8 @@ from ...plan.device import WARP, CudaTile
 from ...plan.table_conv import TableConvTile
 from ..common.emit import resident_blocks
 from ..common.lowering import LoweredProblem
-from .cuda_paths import NonzeroTable
 from .table_pairs import held_values, part_stride
+from .table_tasks import NonzeroTable
 from .warp_tasks import TaskSet, WarpTask, task_sets
 
 # KernelStreams::KERNELS in csrc/engine/cuda/kernel_streams.hpp.

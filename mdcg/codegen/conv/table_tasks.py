@@ -3,17 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from ...plan.device import WARP
 from ..common.expression import Statement, Sum, print_statements
-from ..common.lowering import LoweredPath, LoweredProblem
+from ..common.lowering import LoweredPath, LoweredProblem, NonzeroGroup
 from ..common.spec import KernelSpec
 from ..common.uvu import output_sums, uvu_sums
-from .cuda_paths import NonzeroTable
-from .warp_tasks import WarpTask
+from .warp_tasks import TaskSet, WarpTask
 
-__all__ = ["ForwardTaskWriter", "TableTaskWriter", "each_channel", "store"]
+__all__ = [
+    "ForwardTaskWriter",
+    "NonzeroTable",
+    "TableTaskWriter",
+    "each_channel",
+    "share_groups",
+    "store",
+    "store_nonzeros",
+]
+
+
+@dataclass(frozen=True)
+class NonzeroTable:
+    """Where the nonzeros of a kernel's groups lie in the row of an edge, in units of T."""
+
+    # from a group's first nonzero to its place; every group starts at a multiple of 16 bytes
+    starts: dict[int, int]
+    # distance of the rows of two edges: lanes that write rows in turn meet few bank conflicts
+    stride: int
+    quad: int  # items of 16 bytes
+
+    @classmethod
+    def of(cls, lowered: LoweredProblem, groups: tuple[int, ...], quad: int) -> NonzeroTable:
+        """Lay out groups by position."""
+        starts, total = {}, 0
+        for i in groups:
+            group = lowered.groups[i]
+            starts[group.first] = total
+            total += -(-len(group.forms) // quad) * quad
+        return cls(starts, total + (quad if total % (2 * quad) == 0 else 0), quad)
+
+    def loads(self, path: LoweredPath, name: str) -> list[str]:
+        """Print the loads of a path's nonzeros from row ``name`` into ``name0``, ``name1``, ..."""
+        lines = []
+        start = self.starts.get(path.first_nonzero, 0)
+        for first in range(0, path.coupling.num_nonzeros, self.quad):
+            lines.append(f"const Quad {name}q{first} = *(const Quad*)({name} + {start + first});")
+            lines += [
+                f"const T {name}{first + i} = {name}q{first}.v[{i}];"
+                for i in range(min(self.quad, path.coupling.num_nonzeros - first))
+            ]
+        return lines
+
+
+def share_groups(lowered: LoweredProblem, kernel: TaskSet, warps: int) -> list[list[int]]:
+    """Return positions of the nonzero groups that each warp evaluates, of about equal work."""
+    work: list[list[int]] = [[] for _ in range(warps)]
+    loads = [0] * warps
+    cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}
+    for i in sorted(kernel.groups, key=lambda i: (-cost[i], i)):
+        least = loads.index(min(loads))
+        work[least].append(i)
+        loads[least] += cost[i]
+    return work
+
+
+def store_nonzeros(
+    group: NonzeroGroup, table: NonzeroTable, quad: int, attribute: str
+) -> list[str]:
+    """Print the nonzeros of a group into row ``m``; ``attribute`` is the format of a name of y."""
+    statements = [
+        Statement(f"m{n}", Sum.of((value, (attribute.format(b),)) for b, value in form.terms))
+        for n, form in enumerate(group.forms)
+    ]
+    printed = print_statements(statements, declare="const T")
+    lines = ["        {", *(f"            {line}" for line in printed)]
+    for n in range(0, len(group.forms), quad):
+        values = ", ".join(f"m{j}" if j < len(group.forms) else "T(0)" for j in range(n, n + quad))
+        start = table.starts[group.first] + n
+        lines.append(f"            *(Quad*)(m + {start}) = {{{{{values}}}}};")
+    return [*lines, "        }"]
 
 
 def each_channel(statements: Iterable[str]) -> list[str]:

@@ -1,4 +1,6 @@
-// ---- sums over the lanes of a warp
+// Sums over the lanes of a warp.
+#pragma once
+#include "kernels/vectors.cuh"
 
 // Sums N values over 32 lanes; lane l holds value l / (32 / N) afterwards.
 template <int HALF, int BIT, int N>
