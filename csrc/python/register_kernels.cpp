@@ -14,6 +14,7 @@
 #include "core/kernel_cache.hpp"
 #include "core/notice.hpp"
 #include "core/process.hpp"
+#include "engine/cuda/kernel_sources.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
 #include "engine/kernels/kernel_file.hpp"
@@ -149,6 +150,7 @@ void register_kernels(py::module_& m) {
     m.def("kernel_problem", &kernel_problem, py::arg("path"));
     m.def("kernel_key", &mdcg::kernel_key, py::arg("problem"), py::arg("precision") = "");
     m.def("kernel_generator", &mdcg::kernel_generator);
+    m.def("kernel_source", &mdcg::kernel_source, py::arg("file"));
     m.def("cuda_kernel_sources", &cuda_kernel_sources, py::arg("path"), py::arg("target"),
           py::arg("precision"), py::arg("passes"));
 
