@@ -30,7 +30,6 @@ def main() -> None:
     print('#include "engine/cuda/kernel_sources.hpp"\n\n#include <stdexcept>\n')
     print("namespace mdcg {\n\nconst char* kernel_source(const std::string& name) {")
     names = (file.relative_to(FOLDER).as_posix() for file in files)
-    included -= {"vectors.cuh", "warp_sums.cuh"}  # mdcg/codegen/conv/table.py takes them alone
     for name in (name for name in names if name not in included or "/" in name):
         print(f'    if (name == "{name}")\n        return R"CUDA({kernel_source(name)})CUDA";')
     print('    throw std::logic_error("there is no device program " + name);\n}\n')

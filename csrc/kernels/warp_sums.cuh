@@ -2,9 +2,15 @@
 #pragma once
 #include "kernels/vectors.cuh"
 
-// Sums N values over 32 lanes; lane l holds value l / (32 / N) afterwards.
-template <int HALF, int BIT, int N>
-MDCG_INLINE void reduce_step(T (&v)[N], int lane) {
+// The largest power of two that is at most `count`, and at most `limit`, a power of two.
+constexpr int largest_power_of_two(int count, int limit) {
+    return limit <= count ? limit : largest_power_of_two(count, limit / 2);
+}
+
+// Sums N values, a power of two up to 32, over 32 lanes; lane l holds value l / (32 / N)
+// afterwards.
+template <int HALF, int BIT>
+MDCG_INLINE void reduce_step(T* v, int lane) {
     if constexpr (HALF >= 1) {
         const bool upper = lane & BIT;
 #pragma unroll
@@ -20,7 +26,11 @@ MDCG_INLINE void reduce_step(T (&v)[N], int lane) {
     }
 }
 template <int N>
-MDCG_INLINE T reduce(T (&v)[N], int lane) {
+MDCG_INLINE T reduce(T* v, int lane) {
     reduce_step<N / 2, 16>(v, lane);
     return v[0];
+}
+template <int N>
+MDCG_INLINE T reduce(T (&v)[N], int lane) {
+    return reduce<N>(&v[0], lane);
 }

@@ -121,11 +121,6 @@ bool CudaPassKernel::zeroes(CudaArgument name) const {
     return std::find(chosen_.zeroed.begin(), chosen_.zeroed.end(), name) != chosen_.zeroed.end();
 }
 
-bool CudaPassKernel::uses(CudaArgument name) const {
-    const std::vector<CudaArgument>& all = chosen_.arguments;
-    return std::find(all.begin(), all.end(), name) != all.end();
-}
-
 int CudaPassKernel::streams() const {
     int last = 0;
     for (const Entry& entry : chosen_.entries) last = std::max(last, entry.stream);

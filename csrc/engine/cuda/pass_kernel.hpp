@@ -90,12 +90,12 @@ public:
     // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
     int singles() const { return singles_; }  // coefficients in float32: see TABLE_SINGLES
-    // Likewise: blocks that a multiprocessor holds, by an estimate that is the same on all devices.
+    // After `prepare`: blocks that a multiprocessor holds, by an estimate that is the same on all
+    // devices.
     int resident() const { return chosen_.resident; }
 
-    // Likewise: must an operand be zero before the launch; is it used at all.
+    // After `prepare`: whether an operand must be zero before the launch.
     bool zeroes(CudaArgument name) const;
-    bool uses(CudaArgument name) const;
     // Of kernels.
     int count() const { return static_cast<int>(chosen_.entries.size()); }
     // Streams that the kernels may run on, at least 1. Kernels of different streams write to

@@ -88,7 +88,7 @@ void CudaTableConv<T>::prepare(CudaKernels& kernels) {
 
 template <typename T>
 std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
-    if (!backward_.uses(CudaArgument::dx)) return 0;
+    if (!spec_.x.present()) return 0;
     // before there is a list: two buffers, each of as many rows as a chunk has edges
     if (graph.chunks.empty())
         return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
@@ -165,7 +165,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     using A = CudaArgument;
     KernelStreams& streams = *worker.streams;
     const int num_streams = backward_.streams();
-    if (!backward_.uses(A::dx)) {
+    if (!spec_.x.present()) {
         ReceiverRange all;
         all.num_receivers = graph.num_local;
         streams.fork(num_streams);

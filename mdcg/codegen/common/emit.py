@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,7 +120,7 @@ class CudaKernel:
 def template(path: str) -> str:
     """Return a file of C++ or CUDA text that kernels contain, such as common/host_prelude.hpp."""
     text = files("mdcg.codegen").joinpath(path).read_text(encoding="utf-8")
-    return text.replace("#pragma once\n", "")
+    return re.sub(r'#pragma once\n|#include "kernels/.*"\n', "", text)
 
 
 def packed_row(irreps: Irreps, padded: Callable[[int], int]) -> tuple[int, tuple[int, ...]]:
