@@ -355,13 +355,9 @@ def test_csrc_includes() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-# Kernels are files of csrc/kernels: Python prints their tables. In `emit` it prints the line of an
-# instance; the others are not converted yet.
-PRINTS_CUDA = {
-    "common/emit.py",
-    *("contraction/cuda.py", "contraction/engine.py"),
-    *(f"conv/{name}.py" for name in ("cuda", "cuda_rows", "uvw", "uvw_body")),
-}
+# Kernels are files of csrc/kernels: Python prints their tables, and `emit` the line of an
+# instance.
+PRINTS_CUDA = {"common/emit.py"}  # the line that instantiates a template
 CUDA_WORD = re.compile(
     r"__(?:global|shared|device)__|__syncthreads|__shfl|__ldg|(?:thread|block)Idx"
 )
