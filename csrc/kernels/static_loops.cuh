@@ -2,7 +2,8 @@
 // constant expression. NOTES: `#pragma unroll` comes too late where the number selects entries of a
 // constexpr table: the compiler then keeps the arrays that these entries index in local memory.
 // Where a pragma follows `if constexpr`, braces must enclose it: NVRTC 13 drops what comes after
-// it.
+// it. Lambdas take no references to arrays whose size is a constant of the enclosing
+// function: the front end of NVRTC 13.0 crashes.
 #pragma once
 
 // A number as a type: `constexpr int i = index;` is valid for a parameter `auto index` of a lambda,

@@ -282,7 +282,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
                 partner_g[o] = *(const Values*)(g + Task::OUTPUTS[o].offset);
             });
     };
-    const auto write_features = [&](T* to, const Values(&values)[DIM]) {
+    const auto write_features = [&](T* to, const Values* values) {
 #pragma unroll
         for (int a = 0; a < DIM; ++a)
             channels.write(to + a * Task::MUL, values[a], !Task::IS_FIRST_OF_INPUT);
@@ -293,8 +293,8 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
     };
     // One edge, one path, one channel: adds to gradients of the features `d`, of the path's
     // nonzeros `dm` and of the length `along`.
-    const auto add_edge = [&](auto i, const T* m, T weight, T slope, const Values(&x)[DIM],
-                              const Values* g, int c, Values(&d)[DIM], T* dm, T& along) {
+    const auto add_edge = [&](auto i, const T* m, T weight, T slope, const Values* x,
+                              const Values* g, int c, Values* d, T* dm, T& along) {
         constexpr Path path = Task::PATHS[i];
         T s[DIM], q[DIM] = {};  // weighted features; gradients pulled back through the path matrix
 #pragma unroll
