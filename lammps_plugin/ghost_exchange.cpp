@@ -166,13 +166,6 @@ void GhostExchange::gather(const void *mine, void *all, int bytes) const
     MPI_Barrier(world_);
 }
 
-int GhostExchange::any(int flag) const
-{
-  int found = flag;
-  MPI_Allreduce(&flag, &found, 1, MPI_INT, MPI_MAX, world_);
-  return found;
-}
-
 double GhostExchange::bytes() const
 {
   return static_cast<double>(buffer_.capacity() + sent.capacity() * sizeof(std::int64_t) +

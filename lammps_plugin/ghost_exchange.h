@@ -46,8 +46,6 @@ class GhostExchange {
 
   // Gathers `bytes` from every rank; with zero bytes it is a barrier.
   void gather(const void *mine, void *all, int bytes) const;
-  // Returns 1 if `flag` is 1 on any rank.
-  int any(int flag) const;
 
   double bytes() const;
 

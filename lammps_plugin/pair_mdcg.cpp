@@ -193,7 +193,7 @@ void PairMDCG::settings(int narg, char **arg)
         key != "dispersion_cutoff")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
-                            "precision fp32|fp64|tf32|bf16, exchange host|peer, "
+                            "precision fp32|fp64, exchange host|peer, "
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
                             "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R");

@@ -76,9 +76,6 @@ mdcg_communicator PairMDCG::Exchange::communicator()
       ghosts.reverse_rows(static_cast<const char *>(rows), static_cast<char *>(sent), row_bytes);
     });
   };
-  out.any = [](void *context, int *flag) {
-    return timed(context, [&](GhostExchange &ghosts, std::int64_t) { *flag = ghosts.any(*flag); });
-  };
   return out;
 }
 

@@ -24,7 +24,7 @@ EVERYWHERE = {"errors", "_version"}
 ROOMS: dict[str, set[str]] = {
     "problem": {"_core"},
     "plan": {"problem"},
-    "codegen": {"problem", "plan"},
+    "codegen": {"problem", "plan", "_core"},
     "runtime": {"_core", "env"},
     "ops": {"problem", "plan", "codegen", "runtime", "_core", "env"},
     "patch": {"_core", "ops", "problem", "env"},
@@ -352,6 +352,37 @@ def test_csrc_includes() -> None:
             bad = bad or (header == DRIVER_HEADER and path.name not in DRIVER_SOURCES)
             if bad:
                 wrong.append(f"{path.relative_to(ROOT)}: includes {header}")
+    assert not wrong, "\n".join(wrong)
+
+
+# Kernels are files of csrc/kernels: Python prints their tables, and `emit` the line of an
+# instance.
+PRINTS_CUDA = {"common/emit.py"}  # the line that instantiates a template
+CUDA_WORD = re.compile(
+    r"__(?:global|shared|device)__|__syncthreads|__shfl|__ldg|(?:thread|block)Idx"
+)
+
+
+def test_python_prints_no_text_of_kernels() -> None:
+    folder = PACKAGE / "codegen"
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if CUDA_WORD.search(path.read_text(encoding="utf-8"))
+    }
+    assert found - PRINTS_CUDA == set()
+    assert PRINTS_CUDA - found == set(), "these print no CUDA any more"
+
+
+def test_braces_enclose_pragmas_behind_constant_conditions() -> None:
+    """NVRTC 13 leaves out statements behind ``if constexpr`` and a pragma without braces."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found.strip()}"
+        for path in sorted((ROOT / "csrc/kernels").rglob("*.cuh"))
+        for found in re.findall(
+            r"\bif constexpr[^;{}]*\)\s*\n#pragma", path.read_text(encoding="utf-8")
+        )
+    ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -163,12 +163,6 @@ public:
     void reverse_rows(const void* ghosts, void* sent, int row_bytes) override {
         call("reverse_rows", communicator_.reverse_rows, ghosts, sent, row_bytes);
     }
-    bool has_any() const override { return communicator_.any != nullptr; }
-    bool any(bool mine) override {
-        int flag = mine ? 1 : 0;
-        call("any", communicator_.any, &flag);
-        return flag != 0;
-    }
 
     bool has_peers() const override { return communicator_.gather != nullptr; }
     mdcg::Peers peers() const override {

@@ -40,10 +40,6 @@ public:
     virtual void forward_rows(const void* /*sent*/, void* /*ghosts*/, int /*row_bytes*/) {}
     virtual void reverse_rows(const void* /*ghosts*/, void* /*sent*/, int /*row_bytes*/) {}
 
-    // Whether `mine` is true on any process. Collective.
-    virtual bool has_any() const { return false; }
-    virtual bool any(bool mine) { return mine; }
-
     // If has_peers(), rows go from device to device. The peers together have all of sent_nodes()
     // and all ghosts.
     virtual bool has_peers() const { return false; }

@@ -42,16 +42,12 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
                           "kernels is 'generic', which are for CPUs alone: use device cpu, or "
                           "kernels auto");
     auto network = chosen_network(file_, options.dispersion);
-    int capability = 0;
-    if (device >= 0)
-        capability = mdcg::guarded(device, [&] { return mdcg::compute_capability(device); });
-    const CudaPrecision precision =
-        parse_precision(options.precision, *network, capability, device_label(device));
+    check_precision(options.precision, *network);
     ModelInfo info = read_model_info(*network);
     if (device < 0)
         model_ = Model::open(std::move(network), std::move(info), choice_);
     else
-        model_ = open_cuda_model(std::move(network), std::move(info), device, precision, choice_);
+        model_ = open_cuda_model(std::move(network), std::move(info), device, choice_);
     set_threads(options.threads);
 }
 

@@ -59,9 +59,7 @@ typedef struct mdcg_options {
     double skin;         /* Å by which edges of lists made here (make_edges) may be longer than the
                             cutoff, so that lists last for some steps; 0: 1, negative: no skin */
     const char* precision; /* null or "": that of the package; "fp32" or "float32", "fp64" or
-                              "float64": the same, or an error; for float32 packages on devices
-                              also "tf32" and "bf16": faster products with weights, of numbers
-                              rounded to 11 and 8 bits */
+                              "float64": the same, or an error */
     /* A functional that the package names, such as "pbe": opens the dispersion of the package
      * (mdcg-patch --dispersion) in place of its network. It is another model, whose results are to
      * be added to those of the network. It finds its neighbours itself: set make_edges and, if
@@ -209,9 +207,6 @@ typedef struct mdcg_communicator {
     const int64_t* sent; /* [num_sent] */
     int (*forward_rows)(void* context, const void* sent_rows, void* ghost_rows, int row_bytes);
     int (*reverse_rows)(void* context, const void* ghost_rows, void* sent_rows, int row_bytes);
-    /* Called once per evaluation on devices. Sets *flag to 1 on all ranks if it is 1 on any. Null:
-     * very short edges, for which all ranks would have to repeat a step, are an error. */
-    int (*any)(void* context, int* flag);
     /* If gather is set, rows go directly from one device to another, which must be in one machine.
      * forward_rows and reverse_rows must be set, but are not called. Each rank is a process. The
      * peers together have each row of `sent` once and each ghost once; no rank is its own peer.

@@ -1,16 +1,29 @@
 #include "kernels/cutoff.cuh"
 #include "kernels/edge_sum.hpp"
+// needs table_entry.hpp, which edge_sum.hpp includes
+#include "kernels/table_column.cuh"
+
+// Defined before: DEGREE of the polynomials of the table.
+typedef TableColumn<DEGREE, T> Column;
 
 struct SummedEdge {
-    double cut, cut_slope;  // outside of the activation; 0: dead
-    Long edge;
+    double cut, cut_slope;  // outside of the activation; 0: not shorter than the r_max of its types
+    Long edge, row;         // row: of the table
+    T z;                    // place in the interval
+    double by_length;       // derivative of z
 };
 
-INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long number) {
-    SummedEdge found = {0, 0, p.first + number};
-    const Long pair = p.receiver_type[found.edge] * p.num_types + p.sender_type[found.edge];
+INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long receiver, Long number) {
+    SummedEdge found = {0, 0, p.active[number], 0, T(0), 0};
+    const Long pair = p.types[receiver] * p.num_types + p.sender_type[found.edge];
+    const TableEntry entry = p.places[pair];
     const double r_max = p.r_max[p.typed ? pair : 0], r = p.length[found.edge];
-    if (!(r < r_max)) return found;
+    const double root = sqrt(r), place = (root - entry.first) * entry.inverse_step;
+    if (!(r < r_max && place < entry.intervals)) return found;
+    const int interval = int(place);
+    found.row = entry.row + interval;
+    found.z = T(2 * (place - interval) - 1);
+    found.by_length = entry.inverse_step / root;
     found.cut = 1;
     if (p.power != 0) {
         polynomial_cutoff(p.power, r / r_max, found.cut, found.cut_slope);
@@ -19,67 +32,56 @@ INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long number) {
     return found;
 }
 
-// act(s) of one output, by all lanes of a warp.
-INLINE double output(const EdgeSumArguments<T>& p, Long number, int o, int lane, double& slope) {
-    double s = 0;
-    for (int k = lane; k < p.units; k += 32)
-        s += double(p.hidden[number * p.stride + k]) * p.last[k * p.outputs + o];
-    s = warp_sum(s);
-    const double value = p.tanh_square ? tanh(s * s) : s;
-    slope = p.tanh_square ? 2 * s * (1 - value * value) : 1.0;
-    return value;
-}
-
-// A warp per edge.
-extern "C" __global__ void __launch_bounds__(128) edge_values(const EdgeSumArguments<T> p) {
-    const Long number = thread_number() / 32;
-    const int lane = threadIdx.x % 32;
-    if (number >= p.num_edges) return;
-    const SummedEdge found = look_at(p, number);
-    for (int o = 0; o < p.outputs; ++o) {
-        double slope;
-        const double value = output(p, number, o, lane, slope);
-        if (lane == 0) p.values[number * p.outputs + o] = found.cut != 0 ? found.cut * value : 0.0;
-    }
+// act(s) of an output, and its derivative by the length.
+INLINE double output(const EdgeSumArguments<T>& p, const SummedEdge& e, Long o, double& slope) {
+    T value, by_z;
+    const auto item = [&](int i) {
+        return p.table[((e.row * Column::PAIRS + i / 2) * p.columns + o) * 2 + i % 2];
+    };
+    Column::evaluate(e.z, item, value, by_z);
+    const double s = value;
+    slope = by_z * e.by_length;
+    if (!p.tanh_square) return s;
+    const double found = tanh(s * s);
+    slope *= 2 * s * (1 - found * found);
+    return found;
 }
 
 // A warp per receiver; also what pads its row.
-extern "C" __global__ void __launch_bounds__(128) receiver_sums(const EdgeSumArguments<T> p) {
-    const Long number = thread_number() / 32;
+extern "C" __global__ void __launch_bounds__(128) edge_sums(const EdgeSumArguments<T> p) {
+    const Long receiver = thread_number() / 32;
     const int lane = threadIdx.x % 32;
-    if (number >= p.num_receivers) return;
-    const Long node = p.first_receiver + number;
-    const Long begin = p.row_ptr[node] - p.first, end = p.row_ptr[node + 1] - p.first;
-    for (int o = 0; o < p.outputs; ++o) {
-        double total = 0;
-        for (Long s = begin + lane; s < end; s += 32) total += p.values[s * p.outputs + o];
+    if (receiver >= p.num_receivers) return;
+    const Long begin = p.row_ptr[receiver], end = begin + p.num_active[receiver];
+    for (Long o = 0; o < p.outputs; ++o) {
+        double total = 0, slope;
+        for (Long i = begin + lane; i < end; i += 32) {
+            const SummedEdge e = look_at(p, receiver, i);
+            if (e.cut != 0) total += e.cut * output(p, e, o, slope);
+        }
         total = warp_sum(total);
-        if (lane == 0) p.out[node * p.width + o] = T(total);
+        if (lane == 0) p.out[receiver * p.width + o] = T(total);
     }
-    for (Long o = p.outputs + lane; o < p.width; o += 32) p.out[node * p.width + o] = T(0);
+    for (Long o = p.outputs + lane; o < p.width; o += 32) p.out[receiver * p.width + o] = T(0);
 }
 
-// A warp per edge: gradients of hidden numbers, and of the length through the outer cutoff.
-extern "C" __global__ void __launch_bounds__(128) edge_gradients(const EdgeSumArguments<T> p) {
-    const Long number = thread_number() / 32;
-    const int lane = threadIdx.x % 32;
-    if (number >= p.num_edges) return;
-    const SummedEdge found = look_at(p, number);
-    const bool dead = found.cut == 0 && found.cut_slope == 0;
-    const T* const d_out = p.d_out + p.receiver[found.edge] * p.width;
-    T* const row = p.d_hidden + number * p.stride;
-    double along = 0;
-    for (int o = 0; o < p.outputs; ++o) {
-        double slope;
-        const double value = output(p, number, o, lane, slope), g = double(d_out[o]);
-        along += g * value * found.cut_slope;
-        const double steep = dead ? 0.0 : g * found.cut * slope;
-        for (int k = lane; k < p.stride; k += 32) {
-            const T before = o > 0 ? row[k] : T(0);
-            const T more = k < p.units ? T(steep * p.last[k * p.outputs + o]) : T(0);
-            row[k] = before + more;
+// A warp per receiver, a lane per edge.
+extern "C" __global__ void __launch_bounds__(128) edge_sum_gradients(const EdgeSumArguments<T> p) {
+    const Long receiver = thread_number() / 32;
+    if (receiver >= p.num_receivers) return;
+    const Long begin = p.row_ptr[receiver], end = begin + p.num_active[receiver];
+    const T* const d_out = p.d_out + receiver * p.width;
+    for (Long i = begin + threadIdx.x % 32; i < end; i += 32) {
+        const SummedEdge e = look_at(p, receiver, i);
+        if (e.cut == 0 && e.cut_slope == 0) continue;
+        double along = 0;
+        for (Long o = 0; o < p.outputs; ++o) {
+            double slope;
+            const double value = output(p, e, o, slope);
+            along += double(d_out[o]) * (value * e.cut_slope + e.cut * slope);
         }
+#pragma unroll
+        for (int k = 0; k < 3; ++k)
+            p.edge_gradient[3 * e.edge + k] += T(p.sign * along * p.unit[3 * e.edge + k]);
     }
-    if (dead || lane >= 3 || found.cut_slope == 0) return;
-    p.edge_gradient[3 * found.edge + lane] += T(p.sign * along * p.unit[3 * found.edge + lane]);
 }

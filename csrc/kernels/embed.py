@@ -1,6 +1,7 @@
 """Print C++ that holds the text of every device program: ``embed.py > kernel_sources.cpp``.
 
-A program is a ``.cuh`` file of this folder that no other one includes.
+A program is a ``.cuh`` file of this folder that no other one includes, or any of the folders in it:
+those are templates that mdcg/codegen instantiates.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ def kernel_source(name: str, seen: set[str] | None = None) -> str:
 
 def main() -> None:
     """Print a definition of ``mdcg::kernel_source``."""
-    files = sorted(FOLDER.glob("*.cuh"))
+    files = sorted(FOLDER.rglob("*.cuh"))
     included = {name for file in files for name in INCLUDE.findall(file.read_text("utf-8"))}
     print('#include "engine/cuda/kernel_sources.hpp"\n\n#include <stdexcept>\n')
     print("namespace mdcg {\n\nconst char* kernel_source(const std::string& name) {")
-    for name in (file.name for file in files if file.name not in included):
+    names = (file.relative_to(FOLDER).as_posix() for file in files)
+    for name in (name for name in names if name not in included or "/" in name):
         print(f'    if (name == "{name}")\n        return R"CUDA({kernel_source(name)})CUDA";')
     print('    throw std::logic_error("there is no device program " + name);\n}\n')
     print("}  // namespace mdcg")

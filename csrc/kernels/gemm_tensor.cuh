@@ -2,15 +2,14 @@
 #include "kernels/gemm_tiles.cuh"
 
 // Multiplies on tensor cores, where GEMM_BITS says what: 53, double, as plain arithmetic does; 24,
-// float, each number as the sum of two in tf32; 11 (tf32) and 8 (bf16), numbers in float rounded to
-// so many bits, whose products are summed in float.
+// float, each number as the sum of two in tf32.
 #ifdef GEMM_BITS
 // A lane's numbers of the shared dimension are neighbours, and so are its columns: both may be in
 // any order, as long as both matrices agree.
 
 // One instruction multiplies 16 x 8 by 8 x 8 items: of a lane four of a, at rows l / 4 and l / 4 +
 // 8 of two columns, two of b, at these two rows of column l / 4, and four of the sums.
-#if GEMM_BITS == 11 || GEMM_BITS == 24
+#if GEMM_BITS == 24
 INLINE unsigned tf32(float x) {
     unsigned bits;
 #if __CUDA_ARCH__ < 900
@@ -29,23 +28,6 @@ INLINE void multiply_tf32(float* to, const unsigned* a, const unsigned* b, const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
           "f"(c[2]), "f"(c[3]));
 }
-#endif
-#if GEMM_BITS == 11
-struct Fragment {
-    static constexpr int CHUNKS = 1;  // of eight of the shared dimension at once
-    struct Left {
-        unsigned v[4];
-        INLINE void set(int i, float x) { v[i] = tf32(x); }
-    };
-    struct Right {
-        unsigned v[2];
-        INLINE void set(int i, float x) { v[i] = tf32(x); }
-    };
-    static INLINE void add(float* sum, const Left& a, const Right& b) {
-        multiply_tf32(sum, a.v, b.v, sum);
-    }
-};
-#elif GEMM_BITS == 24
 // A product of two such sums has four terms; that of both small parts is below rounding and left
 // out. Tensor cores truncate sums where plain additions round, so partial sums of sixteen products
 // are added by the latter.
@@ -72,45 +54,6 @@ struct Fragment {
         multiply_tf32(found, a.large + 4, b.large + 2, found);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += found[i];
-    }
-};
-#elif GEMM_BITS == 8
-// An instruction takes sixteen of the shared dimension; a register has two of them, the first of
-// which comes first.
-struct Fragment {
-    static constexpr int CHUNKS = 2;
-    struct Left {
-        float first[4];
-        unsigned v[4];
-        INLINE void set(int i, float x) {
-            const int at = i / 4 * 2 + i % 2;
-            if (i % 4 < 2)
-                first[at] = x;
-            else
-                v[at] = packed(first[at], x);
-        }
-    };
-    struct Right {
-        float first[2];
-        unsigned v[2];
-        INLINE void set(int i, float x) {
-            if (i % 2 == 0)
-                first[i / 2] = x;
-            else
-                v[i / 2] = packed(first[i / 2], x);
-        }
-    };
-    static INLINE unsigned packed(float low, float high) {
-        unsigned bits;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-        return bits;
-    }
-    static INLINE void add(float* sum, const Left& a, const Right& b) {
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
-            "%7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-            : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
     }
 };
 #else

@@ -4,7 +4,6 @@
 // After harmonic_functions.cuh. Blocks of THREADS edges pass rows of harmonics through shared
 // memory, so that lanes read and write neighbours.
 constexpr int ROW = WIDTH | 1;
-constexpr int PER_ROW = WIDTH > 0 ? WIDTH : 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsArguments<T> p) {
     __shared__ T rows[THREADS * ROW];
@@ -17,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsA
     __syncthreads();
     T* const out = p.harmonics + begin * WIDTH;
     for (int i = threadIdx.x; i < count * WIDTH; i += THREADS)
-        out[i] = rows[i / PER_ROW * ROW + i % PER_ROW];
+        out[i] = rows[i / WIDTH * ROW + i % WIDTH];
 }
 
 // Gradients of directions and lengths, added to those of vectors.
@@ -25,22 +24,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const Harmonics
     const Long begin = Long(blockIdx.x) * THREADS;
     const int count = int(p.num_edges - begin < THREADS ? p.num_edges - begin : THREADS);
     __shared__ T rows[THREADS * ROW];
-    if (p.d_harmonics) {
-        const T* const d = p.d_harmonics + begin * WIDTH;
-        for (int i = threadIdx.x; i < count * WIDTH; i += THREADS)
-            rows[i / PER_ROW * ROW + i % PER_ROW] = d[i];
-    }
+    const T* const given = p.d_harmonics + begin * WIDTH;
+    for (int i = threadIdx.x; i < count * WIDTH; i += THREADS)
+        rows[i / WIDTH * ROW + i % WIDTH] = given[i];
     __syncthreads();
     if (int(threadIdx.x) >= count) return;
     const Long edge = p.first + begin + threadIdx.x;
     const T* const u = p.unit + 3 * edge;
     if (u[0] == T(0) && u[1] == T(0) && u[2] == T(0)) return;
-    double along = p.d_length[begin + threadIdx.x], d[3] = {0, 0, 0}, inverse = 0;
-    if (p.d_harmonics) {
-        harmonics_gradient(p.factors, u, rows + threadIdx.x * ROW, d);
-        inverse = 1.0 / p.length[edge];
-        along -= (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
-    }
+    double d[3];
+    harmonics_gradient(p.factors, u, rows + threadIdx.x * ROW, d);
+    const double inverse = 1.0 / p.length[edge];
+    const double along =
+        p.d_length[begin + threadIdx.x] - (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;
     T* const to = p.edge_gradient + 3 * edge;
 #pragma unroll
     for (int k = 0; k < 3; ++k) to[k] += T(p.sign * (along * u[k] + d[k] * inverse));

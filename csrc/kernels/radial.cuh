@@ -1,13 +1,8 @@
-#include "kernels/radial_table.cuh"
+#include "kernels/radial_network.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const RadialArguments<T> p) {
     extern __shared__ Quad shared_memory[];
     __shared__ Tile tile;
-    __shared__ TableLookup lookup;
-    if (look_up(p, lookup)) {
-        table_forward(p, lookup);
-        return;
-    }
     T *const first = (T*)shared_memory, *const second = first + WIDEST * PITCH;
     T* const kept = p.kept ? p.kept + Long(blockIdx.x) * KEPT_ITEMS : nullptr;
     look_at_edges(p, tile);
@@ -35,11 +30,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) radial_forward(const Radia
 extern "C" __global__ void __launch_bounds__(THREADS) radial_backward(const RadialArguments<T> p) {
     extern __shared__ Quad shared_memory[];
     __shared__ Tile tile;
-    __shared__ TableLookup lookup;
-    if (look_up(p, lookup)) {
-        table_backward(p, lookup);
-        return;
-    }
     T *const d = (T*)shared_memory, *const other = d + WIDEST * PITCH;
     const T* const kept = p.kept + Long(blockIdx.x) * KEPT_ITEMS;
     look_at_edges(p, tile);

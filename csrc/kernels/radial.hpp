@@ -1,7 +1,6 @@
 // Arguments of kernels/radial.cuh.
 #pragma once
 
-#include "kernels/table_entry.hpp"
 #include "kernels/types.hpp"
 
 namespace mdcg {
@@ -10,26 +9,27 @@ template <typename T>
 struct RadialArguments {
     Long first, num_edges;  // of the chunk
     Long num_types;
-    const int *sender, *receiver, *sender_type, *receiver_type;  // [all edges]
-    const double* length;                                        // [all edges]
-    const double* numbers;  // of the basis [BASIS], r_max [1 or types^2], r_0 [types^2]
+    const int* sender;         // [all edges]
+    const int* receiver;       // [all edges]
+    const int* sender_type;    // [all edges]
+    const int* receiver_type;  // [all edges]
+    const double* length;      // [all edges] Å
+    const double* numbers;     // of the basis [BASIS], r_max [1 or types^2], r_0 [types^2]
     double basis_factor, a, p, q, power;
-    const T* weights;
-    const T *sender_rows, *receiver_rows;
+    const T* weights;        // of all layers, where the constants of radial_network.cuh say
+    const T* sender_rows;    // [nodes][sender_width], or null
+    const T* receiver_rows;  // [nodes][receiver_width], or null
     Long sender_width, receiver_width;
-    T* kept;    // [tiles][KEPT_ITEMS] for the backward pass, or null
-    T* hidden;  // [num_edges][STRIDE]
-    const T* d_hidden;
-    double* d_length;  // [num_edges]
-    // Gradients of the first layer's preactivations, rows of padded OUT[0]: by place, by edge.
-    T *d_sender, *d_receiver;  // null: not wanted
-    const int* place;          // [all edges]
-    // RadialTable of hidden rows: [STRIDE / ALIGN][table_rows][ALIGN], row 0 zeros.
-    const T *table, *steps;
-    const TableEntry* places;  // [types][types]
-    Long table_rows;
+    T* kept;            // [tiles][KEPT_ITEMS] for the backward pass, or null
+    T* hidden;          // [num_edges][STRIDE]
+    const T* d_hidden;  // [num_edges][STRIDE]
+    double* d_length;   // [num_edges]
+    // Gradients of the first layer's preactivations, in rows of padded OUT[0]; null: not wanted.
+    T* d_sender;       // [num_edges], rows by place
+    T* d_receiver;     // [num_edges], rows by edge
+    const int* place;  // [all edges]
 };
-static_assert(sizeof(RadialArguments<float>) == 240 && sizeof(RadialArguments<double>) == 240);
+static_assert(sizeof(RadialArguments<float>) == 208 && sizeof(RadialArguments<double>) == 208);
 
 // Rows of a chunk, those of one node side by side, added to rows of nodes.
 template <typename T>

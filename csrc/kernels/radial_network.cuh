@@ -13,7 +13,7 @@
 // SENDER_TABLE, RECEIVER_TABLE [types][padded out] (-1: none); SENDER_ROWS, RECEIVER_ROWS (rows of
 // nodes are added); LAST, CONSTANT (a unit of 1 after the last), STRIDE (of hidden rows), ALIGN
 // (items of 64 bytes), WIDEST (rows of a buffer), KEPT (places of layers), KEPT_SCALE, KEPT_LAST,
-// KEPT_ITEMS; TYPED_R_MAX; KNOTS of a table of hidden rows (0: none).
+// KEPT_ITEMS; TYPED_R_MAX.
 constexpr int PITCH = EDGES + 4;
 
 struct alignas(16) Quad {

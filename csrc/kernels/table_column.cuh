@@ -1,5 +1,6 @@
-// After table_entry.hpp.
+// Polynomials of a table of edge lengths.
 #pragma once
+#include "kernels/table_entry.hpp"
 
 namespace mdcg {
 

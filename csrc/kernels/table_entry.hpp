@@ -3,11 +3,10 @@
 
 namespace mdcg {
 
-// A length r stands at place (sqrt(r) - first) * inverse_step of its table, in intervals; the table
-// begins at row `row` (-1: the pair has no table).
+// Interval coordinate of r: (sqrt(r) - first) * inverse_step.
 struct TableEntry {
     double first, inverse_step;
-    int row, intervals;
+    int row, intervals;  // first row of the pair's table (-1: there is none); number of intervals
 };
 static_assert(sizeof(TableEntry) == 24);
 

@@ -16,7 +16,7 @@
 //     L_MAX            and what else harmonic_functions.cuh needs
 //     UNITS            items of a row of hidden units
 //     DEGREE           of the polynomials of their table, odd, in the place in [-1, 1] in an
-//                      interval; 0: rows of units are given
+//                      interval
 //     EACH             hidden units of a lane: a warp takes 32 EACH units at a time
 //     LANES, OWN       in the gradient: lanes that share an edge, and units per lane
 //     GRADIENT_BLOCKS  of a multiprocessor, whose registers must suffice
@@ -35,7 +35,7 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Items {
 };
 typedef Items<4> Quad;
 
-// Where the hidden units of an edge are found: a row of the table, or of hidden.
+// Where the hidden units of an edge are found: a row of the table, and the place in its interval.
 struct alignas(2 * sizeof(T)) TablePosition {
     T place;
     int row;
@@ -53,18 +53,13 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int 
     e.id = p.active[number];
     const int type = p.sender_type[e.id];
     e.type = p.number[type];
-#if DEGREE > 0
     const double root = sqrt(p.length[e.id]);
     const TableEntry found = p.places[Long(p.receiver_types[receiver]) * p.num_types + type];
     const double place = (root - found.first) * found.inverse_step;
-    if (place < 0) *p.short_edges = 1;
-    const int i = place > 0 ? int(place) : 0;
+    const int i = int(place);
     if (place >= found.intervals) e.type = -1;  // not shorter than the r_max of its types
     e.position = {T(2 * (place - i) - 1), found.row + i};
     e.by_length = T(found.inverse_step / root);
-#else
-    e.position.row = e.id - p.first_edge;
-#endif
     return e;
 }
 
@@ -119,40 +114,28 @@ struct Units {
     static constexpr int PACK = COUNT < 2 ? 1 : 2, PACKS = COUNT / PACK;
     static_assert(UNITS % PACK == 0, "rows of units are padded");
     typedef Items<PACK> Some;
-    // Number of the lane's unit j, if `unit` is its first one.
-    static INLINE int number(int unit, int j) { return unit + j / PACK * PACK * OF + j % PACK; }
     static INLINE bool there(int unit, int pack) { return unit + pack * PACK * OF < UNITS; }
-#if DEGREE > 0
     typedef TableColumn<DEGREE, T> Column;
-    static constexpr int HALF = Column::PAIRS, ROW = HALF * UNITS, EVERY = 2;
+    static constexpr int HALF = Column::PAIRS, ROW = HALF * UNITS;
     INLINE T value(int j, T& slope) const {
         T value;
         Column::evaluate(
             place, [&](int i) { return a[i / 2][j / PACK].v[j % PACK * 2 + i % 2]; }, value, slope);
         return value;
     }
-#else
-    static constexpr int HALF = 1, ROW = UNITS, EVERY = 1;
-    INLINE T value(int j, T& slope) const {
-        slope = T(0);
-        return a[0][j / PACK].v[j % PACK];
-    }
-#endif
-    typedef Items<EVERY * PACK> Loaded;
+    typedef Items<2 * PACK> Loaded;
     Loaded a[HALF][PACKS] = {};
     T place = 0;
 
     // Packs beyond the end of the row are replaced by its first one, whose results are not used.
     INLINE void load(const TypeSumArguments<T>& p, const TablePosition& position, int unit) {
-        const T* const all = DEGREE > 0 ? (const T*)p.table : p.hidden;
-        const T* const row = all + (Long(position.row) * ROW + unit) * EVERY;
+        const T* const row = (const T*)p.table + (Long(position.row) * ROW + unit) * 2;
         place = position.place;
 #pragma unroll
         for (int i = 0; i < PACKS; ++i) {
             const int at = UNITS % (COUNT * OF) == 0 || there(unit, i) ? i * PACK * OF : -unit;
 #pragma unroll
-            for (int k = 0; k < HALF; ++k)
-                a[k][i] = *(const Loaded*)(row + (k * UNITS + at) * EVERY);
+            for (int k = 0; k < HALF; ++k) a[k][i] = *(const Loaded*)(row + (k * UNITS + at) * 2);
         }
     }
 };
@@ -293,8 +276,8 @@ INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
     return sum[0];
 }
 
-// `sums` holds gradients of the sums. Adds to edge_gradient; rows of units get their gradients. A
-// warp takes 32 / LANES edges of one type at once.
+// `sums` holds gradients of the sums. Adds to edge_gradient. A warp takes 32 / LANES edges of one
+// type at once.
 extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
     type_sums_gradient(const TypeSumArguments<T> p) {
     constexpr int GROUP = OWN * LANES, AT_ONCE = 32 / LANES;
@@ -370,15 +353,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                     }
                     T along = 0;  // of the length, for column 0
 #pragma unroll
-                    for (int j = 0; j < OWN; ++j) {
-#if DEGREE > 0
-                        along += d_hidden[j] * slope[j];
-#else
-                        if (counts && Hidden::there(unit, j / Hidden::PACK))
-                            p.hidden[Long(tile.position[now].row) * UNITS +
-                                     Hidden::number(unit, j)] = d_hidden[j];
-#endif
-                    }
+                    for (int j = 0; j < OWN; ++j) along += d_hidden[j] * slope[j];
 #pragma unroll
                     for (int q = 0; q < QUADS; ++q)
                         by_column[4 * q] = q == swap ? along : by_column[4 * q];

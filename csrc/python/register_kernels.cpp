@@ -14,6 +14,7 @@
 #include "core/kernel_cache.hpp"
 #include "core/notice.hpp"
 #include "core/process.hpp"
+#include "engine/cuda/kernel_sources.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
 #include "engine/kernels/kernel_file.hpp"
@@ -95,7 +96,7 @@ void tell_listener(const std::string& sentence) {
 }
 
 py::list cuda_kernel_sources(const std::string& path, const std::string& target,
-                             const std::string& precision, const std::string& passes) {
+                             const std::string& passes) {
     const int capability = mdcg::parse_cuda_target(target);
     if (capability == 0)
         mdcg::bad_argument("target is '" + target + "', expected one such as 'sm_90'");
@@ -103,9 +104,7 @@ py::list cuda_kernel_sources(const std::string& path, const std::string& target,
     {
         py::gil_scoped_release release;
         const auto package = mdcg::Package::open(path);
-        const mdcg::CudaPrecision chosen =
-            mdcg::parse_precision(precision, *package, capability, target);
-        texts = mdcg::cuda_kernel_sources(package, capability, chosen, passes);
+        texts = mdcg::cuda_kernel_sources(package, capability, passes);
     }
     py::list out;
     for (const mdcg::CudaKernelSource& text : texts)
@@ -147,10 +146,11 @@ void register_kernels(py::module_& m) {
     m.def("host_target", &mdcg::host_target, py::arg("level"));
     m.def("kernel_cache_root", &mdcg::kernel_cache_root);
     m.def("kernel_problem", &kernel_problem, py::arg("path"));
-    m.def("kernel_key", &mdcg::kernel_key, py::arg("problem"), py::arg("precision") = "");
+    m.def("kernel_key", &mdcg::kernel_key, py::arg("problem"));
     m.def("kernel_generator", &mdcg::kernel_generator);
+    m.def("kernel_source", &mdcg::kernel_source, py::arg("file"));
     m.def("cuda_kernel_sources", &cuda_kernel_sources, py::arg("path"), py::arg("target"),
-          py::arg("precision"), py::arg("passes"));
+          py::arg("passes"));
 
     using mdcg::KernelCache;
     const py::call_guard<py::gil_scoped_release> released;

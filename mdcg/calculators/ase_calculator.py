@@ -82,10 +82,8 @@ class MDCGCalculator(Calculator):
         For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
         Results do not depend on it.
     precision : str, optional
-        For packages. The names of `dtype` confirm the precision that the package was made with.
-        For float32 packages on CUDA devices, ``"tf32"`` and ``"bf16"`` round the factors of
-        products with weights to 11 and 8 bits, which is faster and less exact. None is that of the
-        package.
+        For packages. The names of `dtype` confirm the precision that the package was made with;
+        None is that of the package.
     dispersion : str, optional
         For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
         dispersion is added to all results, in float64. A committee adds that of its first package.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import tempfile
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MdcgError, printable
@@ -23,9 +21,8 @@ from .patch_job import (
 )
 
 if TYPE_CHECKING:
-    from ..package import ConversionOptions, Package
+    from ..package import Package
     from ..patch import VerificationReport
-    from ..patch.verify import Reference
 
 _DIFFERS = (
     "the results of the package differ from the original's, so nothing was written: patch the "
@@ -73,8 +70,6 @@ def convert(options: argparse.Namespace) -> Result:
     reference = None
     if not options.no_verify:
         reference = package_reference(package, original, head=head)
-        if options.radial is None:
-            package = _checked_tables(original, package, wanted, options, source, reference)
     result["package"] = {
         "types": package.type_names,
         "dtype": package.dtype,
@@ -118,68 +113,23 @@ def convert(options: argparse.Namespace) -> Result:
     return result, "\n".join(lines)
 
 
-def _checked_tables(
-    original: Any,
-    package: Package,
-    wanted: ConversionOptions,
-    options: argparse.Namespace,
-    source: tuple[str, str],
-    reference: Reference,
-) -> Package:
-    """Return the package, or one with finer tables, so that it agrees with the original.
-
-    Where the finest tables are not good enough it keeps the radial networks.
-    """
-    from ..package import convert_model
-    from ..package.tables import LADDER
-    from ..package.verification import verify_package
-
-    def agrees(package: Package) -> bool:
-        with tempfile.NamedTemporaryFile(suffix=".mdcg") as file:
-            file.write(package.to_bytes())
-            file.flush()
-            return verify_package(
-                file.name,
-                original,
-                atol_forces=options.atol_forces,
-                kernels="generic",
-                reference=reference,
-            ).passed
-
-    knots = [table["knots"] for table in _radials(package).values() if table]
-    if not knots:
-        return package
-    log.info("comparing the package with generic kernels")
-    if agrees(package):
-        return package
-    exact = convert_model(original, replace(wanted, radial="exact"), source=source)
-    if agrees(exact):  # so it is the tables
-        for finer in [each for each in LADDER if each > min(knots)]:
-            log.info("the tables are not exact enough, trying %d intervals", finer)
-            package = convert_model(original, replace(wanted, knots=finer), source=source)
-            if agrees(package):
-                return package
-        log.info("no table is exact enough, so radial networks are kept")
-    return exact
-
-
-def _radials(package: Package) -> dict[str, Any]:
-    """Return the table of each layer with a radial network, None for an exact network."""
+def _radials(package: Package) -> dict[str, str]:
+    """Return how each layer with a radial network evaluates it."""
     return {
-        layer["name"]: layer["radial"]["table"] for layer in package.layers if "radial" in layer
+        layer["name"]: "exact" if layer["radial"]["table"] is None else "table"
+        for layer in package.layers
+        if "radial" in layer
     }
 
 
 def _summary(package: Package) -> list[str]:
     """Return lines that describe the package."""
-    tables = [table for table in _radials(package).values() if table]
-    exact = len(_radials(package)) - len(tables)
-    parts = []
-    if tables:
-        worst = max(table["error"] for table in tables)
-        parts.append(f"{len(tables)} tabulated (relative error below {worst:.0e})")
-    if exact:
-        parts.append(f"{exact} exact")
+    kinds = list(_radials(package).values())
+    parts = [
+        f"{kinds.count(kind)} {text}"
+        for kind, text in (("table", "tabulated"), ("exact", "exact"))
+        if kind in kinds
+    ]
     names = package.type_names
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
     added = f", D3 dispersion of {package.dispersion}" if package.dispersion else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,6 @@ def add_parser(commands: Any) -> None:
         help="native (this CPU), x86-64-v2, -v3 or -v4, or sm_80, sm_90 and the like for CUDA "
         "devices; may be given several times",
     )
-    add(
-        "--precision",
-        choices=("tf32", "bf16"),
-        action="append",
-        help="also kernels for devices that round products of float32 so",
-    )
     add("-o", "--output", type=Path, metavar="FILE.mdcg-kernels", help="default: the cache")
     add("--again", action="store_true", help="compile kernels again that are in the cache")
     parser.set_defaults(run=run)
@@ -60,12 +53,10 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"--output is {options.output}, expected a name that ends in {SUFFIX}")
     require_package(options.package)
     check_targets(options.target)
-    precisions = options.precision or []
     if options.output is None:
-        for target, precision in product(options.target, precisions or [""]):
-            made = cache_kernels(options.package, target, precision, again=options.again)
-            print(made, flush=True)
+        for target in options.target:
+            print(cache_kernels(options.package, target, again=options.again), flush=True)
         return
-    data = compile_kernels(options.package, options.target, ["", *precisions], again=options.again)
+    data = compile_kernels(options.package, options.target, again=options.again)
     write_file(options.output, data)
     print(options.output)

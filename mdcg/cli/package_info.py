@@ -90,8 +90,7 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
         radial = layer.get("radial")
         kernel = "generated" if layer.get("type") in ("conv", "contraction") else ""
         if radial:
-            table = radial.get("table")
-            text = f"table, error {table['error']:.0e}" if table else "exact radial network"
+            text = "exact radial network" if radial.get("table") is None else "table"
             kernel = f"{kernel}, {text}" if kernel else text
         rows.append((str(layer.get("name", "")), str(layer.get("type")), into, out, kernel))
     return rows

@@ -163,15 +163,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="radial",
         action="store_const",
         const="table",
-        help="tabulate radial functions (splines), whatever their error, which is printed",
+        help="evaluate tables of radial networks (the default)",
     )
     radial.add_argument(
         "--exact",
         dest="radial",
         action="store_const",
         const="exact",
-        help="evaluate radial networks as they are (default: a table where its error stays below "
-        "rounding)",
+        help="evaluate radial networks as they are on CPUs; on GPUs, make their tables as fine as "
+        "the tightest limit asks (default: tables whose errors stay below rounding)",
     )
     package.add_argument(
         "--set",
@@ -200,9 +200,7 @@ def _dtype(text: str) -> str:
     try:
         return dtype_of(text)
     except ValueError as error:
-        later = text in ("tf32", "bf16")
-        reason = f"{text!r} is chosen when a package is opened on a GPU, expected float32"
-        raise argparse.ArgumentTypeError(reason if later else str(error)) from None
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _targets(text: str) -> tuple[str, ...]:

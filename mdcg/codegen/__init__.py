@@ -4,7 +4,7 @@ from .common.emit import CudaEntry, CudaKernel, HostKernel
 from .common.lowering import LoweredProblem, lower
 from .common.spec import KernelSpec
 from .contraction.engine import emit_engine_contraction
-from .conv.cuda import emit_cuda
+from .conv.edge_weights import emit_cuda
 from .conv.engine import emit_engine_conv
 from .conv.host import emit_host
 

@@ -32,14 +32,7 @@ def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None
 
 
 class Totals:
-    """Adds up contributions by name; what is not asked for is dropped.
-
-    Attributes
-    ----------
-    names : set of str
-        What is asked for.
-    found : dict of str to torch.Tensor
-    """
+    """Adds up contributions by name; what is not asked for in `names` is dropped."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = set(names)
@@ -63,22 +56,11 @@ class Passes:
     others. ``torch.library.custom_op`` would do the same, but imports the compiler stack on the
     first call, which takes a second.
 
-    Parameters
-    ----------
-    name : str
-    operands : str
-        Letters of the operands that it is differentiable in; they come first. The gradient ``g`` of
-        the value follows, and then, in a double backward, a cotangent or None for each operand.
-    where : str
-        The other arguments, as torch writes them, tensors first. The value is linear in the first
-        one, if that can have a tangent.
-    refusal : str
-        Why a gradient with respect to another argument is refused.
-
-    Attributes
-    ----------
-    value, backward, double_backward : callable
-        The operators, as eager code and ``torch.func`` call them.
+    `operands` are the letters of the operands that the value is differentiable in; they come first.
+    The gradient ``g`` of the value follows, and then, in a double backward, a cotangent or None for
+    each operand. `where` are the other arguments, as torch writes them, tensors first; the value is
+    linear in the first operand that can have a tangent. `refusal` says why a gradient with respect
+    to another argument is refused.
     """
 
     def __init__(self, name: str, operands: str, where: str, refusal: str = "") -> None:

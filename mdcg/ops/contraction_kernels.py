@@ -62,28 +62,31 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
         The `attributes` have the shape (n_nodes, n_species).
         """
         given = tuple(name for name in COTANGENTS if name in cotangents)
-        loaded = self.load(ContractionSpec(kind, attributes is not None, wants, given))
+        spec = ContractionSpec(kind, attributes is not None, wants, given)
+        loaded = self.load(spec)
         # kept until the launch: their addresses are what kernels get
         tensors = {name: self._ready(t) for name, t in operands.items()}
         tensors |= {COTANGENTS[name]: self._ready(t) for name, t in cotangents.items()}
         x = tensors["x"]
         nodes = x.shape[0]
         width = self.problem.num_coefficients, self.problem.channels
-        results: Tensors = {}
-        if kind == "forward":
-            results["out"] = x.new_empty(nodes, self.problem.channels * self.problem.dim_out)
-        for name in wants:
-            like: Any = (nodes, *width) if name == "w" else tensors[name].shape
-            results[f"d{name}"] = x.new_empty(like)
+        shapes: dict[str, Any] = {
+            "out": (nodes, self.problem.channels * self.problem.dim_out),
+            "dx": x.shape,
+            "dw": (nodes, *width),
+        }
+        results = {name: x.new_empty(shapes[name]) for name in spec.results}
         values = {name: tensor.data_ptr() for name, tensor in (tensors | results).items()}
         values["n_rows"] = nodes
         if attributes is not None:
-            values |= {"y": attributes.data_ptr(), "n_species": attributes.shape[1]}
+            values |= {"y": attributes.data_ptr(), "n_types": attributes.shape[1]}
         self._launch(loaded, values, nodes)
         if "dw" in results and attributes is not None:
             shape = operands["w"].shape
             results["dw"] = self._sum(loaded, attributes, results["dw"], shape)
-        return {name.removeprefix("d"): tensor for name, tensor in results.items()}
+        if kind == "forward":
+            return results
+        return {name: results["out" if name == "g" else f"d{name}"] for name in wants}
 
 
 class HostContraction(_Contraction[HostProgram]):

@@ -9,7 +9,7 @@ import torch
 
 from ..codegen import CudaKernel, KernelSpec, emit_cuda
 from ..codegen.common.spec import COTANGENTS
-from ..codegen.conv.cuda_rows import ROW_THREADS
+from ..codegen.conv.rows import ROW_THREADS
 from ..errors import MdcgError, UnsupportedProblemError
 from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
@@ -114,7 +114,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         if graph is not None:
             n_rows = runs = graph.num_receivers
             tensors |= {"order": graph.order, "sender": graph.sender, "row_ptr": graph.row_ptr}
-            if "place" in kernel.arguments:
+            if self._by_edge(spec):
                 tensors["place"] = graph.by_sender().place
             for name in ("x", "xa"):
                 if name in tensors and kernel.packs and not self._plain:
@@ -126,10 +126,10 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
                     "split it"
                 )
             runs = -(-n_rows // kernel.run)
-        shapes: dict[str, torch.Size | tuple[int, ...]] = {}
-        for name in spec.wants:
-            shapes["out" if name == "g" else f"d{name}"] = tensors[name].shape
-        if spec.kind == "forward":
+        shapes: dict[str, torch.Size | tuple[int, ...]] = {
+            name: tensors[name.removeprefix("d")].shape for name in spec.results if name != "out"
+        }
+        if "out" in spec.results:
             shapes["out"] = (n_rows, self.problem.irreps_out.dim)
         if spec.conv and "dx" in shapes:
             rows = tensors["order" if "place" in tensors else "x"].shape[0]
@@ -148,7 +148,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         loaded.launch(runs, values | {"n_rows": n_rows}, overlap=overlap)
         found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
         if "x" in found and graph is not None:
-            found["x"] = self._node_rows(loaded, found["x"], operands["x"], graph)
+            found["x"] = self._node_rows(loaded, spec, found["x"], operands["x"], graph)
         if "w" in found and found["w"].shape != operands["w"].shape:
             found["w"] = found["w"].sum(0)
         return found
@@ -159,21 +159,26 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         self._launch_rows(loaded, loaded.pack_in1, arguments)
         return packed
 
+    def _by_edge(self, spec: KernelSpec) -> bool:
+        """Return whether the gradient of node features has a row per edge, summed by sender."""
+        return spec.conv and spec.wanted("x") and self.plan.deterministic
+
     def _node_rows(
         self,
         loaded: _Loaded,
+        spec: KernelSpec,
         packed: torch.Tensor,
         like: torch.Tensor,
         graph: CudaGraph,
     ) -> torch.Tensor:
         """Return gradients of node features from packed rows, of nodes or of edges by sender."""
-        deterministic = "place" in loaded.kernel.arguments
-        if self._plain and not deterministic:
+        by_edge = self._by_edge(spec)
+        if self._plain and not by_edge:
             return packed
         rows = torch.empty_like(like, memory_format=torch.contiguous_format)
         arguments = [packed.data_ptr(), rows.data_ptr(), rows.shape[0]]
         function = loaded.unpack_in1
-        if deterministic:
+        if by_edge:
             arguments.append(graph.by_sender().row_ptr.data_ptr())
             function = loaded.sum_in1
         self._launch_rows(loaded, function, arguments)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 
 import torch
 
 from ..errors import UnsupportedProblemError
 from .cuda_program import current_stream
+from .graph import GraphCache
 
 __all__ = ["CudaGraph", "cuda_graph", "packed_length", "sorted_edges"]
 
-# Edge lists remembered, and edges of all of them together (about 28 bytes each).
-_REMEMBERED = 8
+# Edges of the lists remembered, all but the newest (about 28 bytes each).
 _REMEMBERED_EDGES = 1 << 25
 
 # Kernels count edges in 32 bits.
 _MAX_EDGES = 2**31 - 64
+
+# Of the orders by sender, which are made when they are first asked for.
+_lock = threading.Lock()
 
 
 class _Ordered:
@@ -137,9 +139,7 @@ def sorted_edges(
     return torch.cat([graph.order, pad, graph.sender, pad, graph.row_ptr])
 
 
-Key = tuple[object, ...]
-_graphs: OrderedDict[Key, CudaGraph] = OrderedDict()
-_lock = threading.Lock()
+_graphs: GraphCache[CudaGraph] = GraphCache(_REMEMBERED_EDGES)
 
 
 def _check_count(num_edges: int) -> None:
@@ -171,15 +171,9 @@ def cuda_graph(
     """Return the receiver order of an edge list, from memory if it is one of the last few.
 
     A list is known by its memory and by torch's count of changes to it, so that looking it up does
-    not wait for the device. A new list is checked once, which does wait. While a CUDA graph is
-    captured, the order is made inside the graph: replays then follow indices that change in place.
-
-    Raises
-    ------
-    ValueError
-        An index is out of range.
-    UnsupportedProblemError
-        There are more than 2**31 edges.
+    not wait for the device. A new list is checked once, which does wait: an index out of range is a
+    ValueError. While a CUDA graph is captured, the order is made inside the graph: replays then
+    follow indices that change in place.
     """
     _check_count(sender.shape[0])
     if torch.cuda.is_current_stream_capturing():
@@ -189,7 +183,7 @@ def cuda_graph(
         _check(sender, receiver, num_senders, num_receivers)
         return CudaGraph(sender, receiver, num_senders, num_receivers)
     # the storage, because tensors that other libraries make of one buffer share no count
-    key: Key = (
+    key = (
         *(
             (t.untyped_storage()._cdata, t.data_ptr(), t._version, t.shape[0], t.dtype)
             for t in (sender, receiver)
@@ -198,19 +192,10 @@ def cuda_graph(
         num_senders,
         num_receivers,
     )
-    with _lock:
-        graph = _graphs.get(key)
-        if graph is not None:
-            _graphs.move_to_end(key)
+    graph = _graphs.get(key)
     if graph is None:
         _check(sender, receiver, num_senders, num_receivers)
         graph = CudaGraph(sender, receiver, num_senders, num_receivers)
-        with _lock:
-            _graphs[key] = graph
-            while len(_graphs) > 1 and (
-                len(_graphs) > _REMEMBERED
-                or sum(g.num_edges for g in _graphs.values()) > _REMEMBERED_EDGES
-            ):
-                _graphs.popitem(last=False)
+        _graphs.add(key, graph)
     graph.wait()
     return graph

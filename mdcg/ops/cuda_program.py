@@ -189,8 +189,8 @@ class CudaPass:
         ]
 
     def launch(self, rows: int, values: Mapping[str, int], *, overlap: bool = False) -> None:
-        """Enqueue all kernels for so many rows; `values` has at least the kernels' arguments."""
-        arguments = [values[name] for name in self.kernel.arguments]
+        """Enqueue all kernels for so many rows; arguments without a value are null."""
+        arguments = [values.get(name, 0) for name in self.kernel.arguments]
         for entry, function in zip(self.kernel.entries, self._functions, strict=True):
             shape = -(-rows // entry.rows), entry.threads, entry.shared_bytes
             self.program.launch(function, shape, arguments, early=entry.early and overlap)

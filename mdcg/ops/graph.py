@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from .. import _core
 
-__all__ = ["Graph", "Pairs", "graph_of"]
+__all__ = ["Graph", "GraphCache", "Pairs", "graph_of"]
 
 # Smallest number of edges of a forward task, which takes whole receivers.
 EDGES_PER_TASK = 256
@@ -28,8 +28,50 @@ _PAYS = 0.75
 
 # Limits of the graphs remembered: their number, and the edges of all but the newest (36 bytes
 # each), because molecular dynamics makes a new list every few steps.
-_REMEMBERED = 8
-_REMEMBERED_EDGES = 1 << 21
+_MAX_GRAPHS = 8
+_MAX_EDGES = 1 << 21
+
+
+class _HasEdges(Protocol):
+    @property
+    def num_edges(self) -> int: ...
+
+
+G = TypeVar("G", bound=_HasEdges)
+
+
+class GraphCache(Generic[G]):
+    """The graphs that were used last, on CPUs or on CUDA devices."""
+
+    def __init__(self, max_edges: int) -> None:
+        self._graphs: OrderedDict[Hashable, G] = OrderedDict()
+        self._lock = threading.Lock()
+        self._max_edges = max_edges  # of all graphs but the newest
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def newest_first(self) -> list[tuple[Hashable, G]]:
+        """Return keys and graphs."""
+        with self._lock:
+            return list(reversed(self._graphs.items()))
+
+    def get(self, key: Hashable) -> G | None:
+        """Return the graph of a key, which is then the newest."""
+        with self._lock:
+            if key in self._graphs:
+                self._graphs.move_to_end(key)
+            return self._graphs.get(key)
+
+    def add(self, key: Hashable, graph: G) -> None:
+        """Remember a graph, and forget the oldest beyond the limits."""
+        with self._lock:
+            self._graphs[key] = graph
+            others = sum(g.num_edges for g in self._graphs.values()) - graph.num_edges
+            while len(self._graphs) > 1 and (
+                len(self._graphs) > _MAX_GRAPHS or others > self._max_edges
+            ):
+                others -= self._graphs.popitem(last=False)[1].num_edges
 
 
 class Order:
@@ -128,8 +170,7 @@ class Pairs:
         return self._tiles[size]
 
 
-_graphs: OrderedDict[int, Graph] = OrderedDict()
-_lock = threading.Lock()
+_graphs: GraphCache[Graph] = GraphCache(_MAX_EDGES)
 
 
 def graph_of(
@@ -138,30 +179,15 @@ def graph_of(
     """Return the orders of an edge list, from memory if one of the last few lists equals it.
 
     Lists are compared by content, so an index tensor changed in place is never mistaken for the old
-    one.
-
-    Raises
-    ------
-    ValueError
-        An index is out of range.
+    one. An index out of range is a ValueError.
     """
     sender, receiver = sender.contiguous(), receiver.contiguous()
     addresses = sender.data_ptr(), receiver.data_ptr()
     edges = *addresses, sender.shape[0], sender.element_size(), num_senders, num_receivers
-    with _lock:
-        candidates = list(reversed(_graphs.values()))
-    for graph in candidates:
+    for key, graph in _graphs.newest_first():
         if graph.same(*edges):
-            with _lock:
-                if id(graph) in _graphs:
-                    _graphs.move_to_end(id(graph))
+            _graphs.get(key)
             return graph
     graph = Graph(edges)
-    with _lock:
-        _graphs[id(graph)] = graph
-        while len(_graphs) > 1 and (
-            len(_graphs) > _REMEMBERED
-            or sum(g.num_edges for g in _graphs.values()) - graph.num_edges > _REMEMBERED_EDGES
-        ):
-            _graphs.popitem(last=False)
+    _graphs.add(id(graph), graph)
     return graph

@@ -168,12 +168,8 @@ def conv_of_pairs(
     """Evaluate :func:`mdcg.ops.conv` with ``weights[pairs.row]``, which are never formed.
 
     The `pairs` are those of this graph; `weights` has a row for each. The result has a row for each
-    node and is differentiable any number of times.
-
-    Raises
-    ------
-    ValueError, TypeError
-        An operand does not fit the problem or the pairs.
+    node and is differentiable any number of times. An operand that does not fit the problem or the
+    pairs is a ValueError or a TypeError.
     """
     edges = len(pairs.row)
     check_operand("node_feats", node_feats, ("n", problem.irreps_in1.dim), problem)

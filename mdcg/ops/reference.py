@@ -22,12 +22,8 @@ def tensor_product_reference(
 ) -> torch.Tensor:
     """Return the product of every row by its definition.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        Its dtype is ignored: the operands' type is used.
-    x1, x2 : torch.Tensor, shape (n_rows, irreps_in1.dim), (n_rows, irreps_in2.dim)
-    weights : torch.Tensor or None, shape (n_rows, weight_numel) or (weight_numel,)
+    The type of the operands is used, not that of the problem. `weights` has a row for each row of
+    the operands, or is one row for all.
     """
     rows = x1.shape[0]
     out = [x1.new_zeros(rows, block.mul, block.ir.dim) for block in problem.irreps_out]

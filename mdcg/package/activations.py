@@ -22,17 +22,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "ssp": lambda x: np.asarray(np.logaddexp(x, 0.0) - np.log(2.0)),
 }
 
-#: Their derivatives.
-SLOPES: dict[str, Callable[[Array], Array]] = {
-    "none": np.ones_like,
-    "silu": lambda x: expit(x) * (1.0 + x * (1.0 - expit(x))),
-    "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
-    "sigmoid": lambda x: expit(x) * (1.0 - expit(x)),
-    "abs": np.sign,
-    "relu": lambda x: np.heaviside(x, 0.0).astype(x.dtype),
-    "ssp": expit,
-}
-
 _POINTS = np.linspace(-4.0, 4.0, 33)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +14,6 @@ from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
 from .linear_map import LinearMap
 from .radial import Radial
-from .tables import choose_table
-
-log = logging.getLogger("mdcg")
 
 Array = NDArray[np.float64]
 
@@ -40,8 +36,8 @@ class Builder:
     """Layers, values and tensors of a package, in the order of the calls.
 
     Methods take and return :class:`Features`. Features that are known for each type stay numbers in
-    float64 as long as possible: only what depends on positions becomes a layer. `radial` and
-    `knots` are those of :class:`.ConversionOptions`.
+    float64 as long as possible: only what depends on positions becomes a layer. `exact`:
+    convolutions evaluate radial networks instead of tables.
 
     Examples
     --------
@@ -51,11 +47,10 @@ class Builder:
     ([], True)
     """
 
-    def __init__(self, n_types: int, dtype: str, radial: str | None = None, knots: int = 0) -> None:
+    def __init__(self, n_types: int, dtype: str, exact: bool = False) -> None:
         self.n_types = n_types
         self.dtype = dtype
-        self.radial_form = radial
-        self.fewest_knots = knots
+        self.exact = exact
         self.values: dict[str, str] = {}
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
@@ -232,11 +227,8 @@ class Builder:
         else:
             field["x"] = self._exchange(x)
         field["radial"] = self._radial(radial, name)
-        if self.radial_form != "exact":
-            log.info("choosing the table of the radial network of %s", name)
-        field["radial"]["table"] = choose_table(
-            radial, self.radial_form, self.dtype, self.fewest_knots
-        )
+        if radial.by_type and not self.exact:
+            field["radial"]["table"] = {}
         field["problem"] = problem.to_json()
         return self._layer("conv", name, problem.irreps_out, **field)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..errors import CheckpointError, UnsupportedProblemError
+from ..errors import CheckpointError, PackageError, UnsupportedProblemError
 from ..problem.text import dtype_of
 from .builder import Builder
 from .file import file_sha256
@@ -37,9 +37,7 @@ class ConversionOptions:
     graph_fields : tuple of (str, int)
         Value of each input of the structure, such as a charge, that the model reads.
     radial : {"table", "exact"}, optional
-        Default: a table where its error stays below rounding, else exact.
-    knots : int
-        Least number of intervals of a table.
+        Default: tables, where their error stays below rounding.
     dispersion : str, optional
         Functional whose D3 dispersion the package holds beside the network, such as ``"pbe"``.
     """
@@ -49,7 +47,6 @@ class ConversionOptions:
     dtype: str | None = None
     graph_fields: tuple[tuple[str, int], ...] = ()
     radial: str | None = None
-    knots: int = 0
     dispersion: str | None = None
 
 
@@ -129,7 +126,7 @@ def convert_model(
         model = copy_model(model).double()  # every digit of its constants counts then
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
-    builder = Builder(len(columns), dtype, options.radial, options.knots)
+    builder = Builder(len(columns), dtype, exact=options.radial == "exact")
     try:
         if nequip:
             from .nequip import build_nequip
@@ -166,7 +163,10 @@ def convert_model(
         **program,
     }
     package = Package(manifest, tensors)
-    package.check()
+    try:
+        package.check()
+    except PackageError as error:
+        raise CheckpointError(f"the checkpoint makes no valid package: {error}") from error
     return package
 
 

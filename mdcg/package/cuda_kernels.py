@@ -14,7 +14,8 @@ from typing import Any
 
 from ..codegen import CudaKernel, KernelSpec, emit_cuda, emit_engine_conv
 from ..codegen.common.emit import engine_stride
-from ..codegen.contraction.engine import emit_engine_contraction, emit_engine_contraction_cuda
+from ..codegen.contraction.cuda import emit_engine_contraction_cuda
+from ..codegen.contraction.engine import emit_engine_contraction
 from ..codegen.conv.table import LEAST_SHARED, emit_table_conv
 from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
@@ -64,7 +65,7 @@ def host_source(layer: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -
     # a bias of the last layer is a row of its own, whose input is 1
     hidden = shapes[last["weight"]][0] + ("bias" in last)
     problem = ConvProblem.from_json(layer["problem"])
-    return emit_engine_conv(problem, hidden, table=_by_type(radial, shapes))
+    return emit_engine_conv(problem, hidden, table=has_table(radial, shapes))
 
 
 def cuda_passes(
@@ -86,8 +87,6 @@ def cuda_passes(
                     if made is not None and (not variants or made[0] != variants[-1][1]):
                         variants.append((device, *made))
             except UnsupportedProblemError:
-                break
-            if not variants:
                 break
             for device, kernel, widths in variants:
                 texts = kernel.programs or (kernel.source,)
@@ -138,9 +137,11 @@ def _emit(
     `most_shared`: bytes of shared memory that a block may have.
     """
     if layer["type"] == "conv":
+        if kind.startswith("table_") != has_table(layer["radial"], tensors):
+            return None
         problem = padded_problem(ConvProblem.from_json(layer["problem"]))
         if kind.startswith("table_"):
-            return _emit_table(layer, problem, kind.removeprefix("table_"), tensors, most_shared)
+            return _emit_table(layer, problem, kind.removeprefix("table_"), most_shared)
         plan = plan_cuda(problem, _DEVICE).with_changes(deterministic=True)
         wants = () if kind == "forward" else ("x", "y", "w") if "x" in layer else ("y", "w")
         kernel = emit_cuda(problem, plan, KernelSpec(kind, True, wants))
@@ -169,20 +170,9 @@ def _emit(
 
 
 def _emit_table(
-    layer: Mapping[str, Any],
-    problem: ConvProblem,
-    kind: str,
-    tensors: Container[str],
-    most_shared: int,
-) -> tuple[CudaKernel, dict[str, int]] | None:
-    """Return the kernel of a convolution whose radial network has a table on a device.
-
-    In double precision every network that depends on types only has one.
-    """
-    radial = layer.get("radial", {})
-    exact = problem.dtype == "float64" and radial and _by_type(radial, tensors)
-    if not radial.get("table") and not exact:
-        return None
+    layer: Mapping[str, Any], problem: ConvProblem, kind: str, most_shared: int
+) -> tuple[CudaKernel, dict[str, int]]:
+    """Return the kernel of a convolution whose radial network has a table."""
     kernel = emit_table_conv(
         problem,
         kind,
@@ -197,7 +187,8 @@ def _emit_table(
     }
 
 
-def _by_type(radial: Mapping[str, Any], tensors: Container[str]) -> bool:
-    """Return whether its weights are functions of the length and of the two types alone."""
+def has_table(radial: Mapping[str, Any], tensors: Container[str]) -> bool:
+    """Return whether a radial network has a table, as ``RadialSpec::has_table`` of the engine."""
     ends = [radial.get(end) for end in ("sender", "receiver")]
-    return all(end is None or end in tensors for end in ends)
+    smooth = all(layer.get("activation") not in ("relu", "abs") for layer in radial["layers"])
+    return smooth and all(end is None or end in tensors for end in ends)

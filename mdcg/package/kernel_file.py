@@ -23,7 +23,6 @@ from ..errors import OutputError, PackageError, UnsupportedProblemError
 from ..runtime.cache import why_not_kept
 
 __all__ = [
-    "PRECISIONS",
     "SUFFIX",
     "TARGETS",
     "cache_kernels",
@@ -39,8 +38,6 @@ FORMAT = 1
 KEY = "mdcg_kernels"
 #: What kernels for CPUs are compiled for; "native" is the CPU of this machine.
 TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-#: Roundings of products of float32 on devices; "" is none.
-PRECISIONS = ("", "tf32", "bf16")
 
 _BINARY = "package.mdcg-kernels"  # as csrc/engine/kernels/kernel_finder.cpp has it
 # The oldest devices that kernels are written for.
@@ -66,16 +63,16 @@ def check_targets(targets: Sequence[str]) -> None:
             )
 
 
-def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool = False) -> Path:
+def cache_kernels(path: Path, target: str, *, again: bool = False) -> Path:
     """Put the kernels of a package for one target into the cache; return the file in the cache.
 
-    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which have one of
-    :data:`PRECISIONS` and need not be there. With `again`, cached kernels are compiled again.
+    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not be there.
+    With `again`, cached kernels are compiled again.
     """
     problem = _read_problem(path)
     name = _label(target)
     cache = _core.KernelCache(name, _BINARY)
-    key = _core.kernel_key(problem, precision if name.startswith("sm_") else "")
+    key = _core.kernel_key(problem)
     if again:
         cache.discard(key)
     found = cache.find(key)
@@ -84,7 +81,7 @@ def cache_kernels(path: Path, target: str, precision: str = "", *, again: bool =
             raise OutputError(reason)
 
         def build(folder: Path) -> None:
-            data = compile_kernels(path, [target], [precision], again=again)
+            data = compile_kernels(path, [target], again=again)
             (folder / _BINARY).write_bytes(data)
 
         found = cache.make(key, build)
@@ -98,7 +95,7 @@ def device_refusal(path: Path) -> str:
     try:
         content = json.loads(_read_problem(path))
         passes, _ = cuda_passes(content["layers"], content["tensors"])
-        _engine_texts(path, f"sm_{_OLDEST}", "", passes)
+        _engine_texts(path, f"sm_{_OLDEST}", passes)
     except UnsupportedProblemError as refusal:
         return str(refusal).removeprefix(f"{path}: ")
     return ""
@@ -117,9 +114,7 @@ def _read_problem(path: Path) -> str:
         raise refused(str(error)) from None
 
 
-def compile_kernels(
-    path: Path, targets: Sequence[str], precisions: Sequence[str] = ("",), *, again: bool = False
-) -> bytes:
+def compile_kernels(path: Path, targets: Sequence[str], *, again: bool = False) -> bytes:
     """Return the contents of a file with the kernels of a package; see :func:`cache_kernels`."""
     from .cuda_kernels import cuda_passes
     from .file import encode
@@ -144,9 +139,7 @@ def compile_kernels(
     if devices:
         manifest["passes"], programs = cuda_passes(content["layers"], content["tensors"])
         for target in devices:
-            texts = dict(programs)
-            for precision in precisions:
-                texts |= _engine_texts(path, target, precision, manifest["passes"])
+            texts = programs | _engine_texts(path, target, manifest["passes"])
             manifest["devices"][target] = _compile_device(texts, target, tensors, again)
     return encode(manifest, tensors, KEY)
 
@@ -171,12 +164,10 @@ def _compile_host(
     return [None if source is None else names[source] for source in sources]
 
 
-def _engine_texts(
-    path: Path, target: str, precision: str, passes: list[dict[str, Any]]
-) -> dict[str, str]:
+def _engine_texts(path: Path, target: str, passes: list[dict[str, Any]]) -> dict[str, str]:
     """Return the texts of the engine's own kernels by key."""
     try:
-        found = _core.cuda_kernel_sources(str(path), target, precision, json.dumps(passes))
+        found = _core.cuda_kernel_sources(str(path), target, json.dumps(passes))
     except _core.EngineError as refusal:
         raise UnsupportedProblemError(f"target {target}: {refusal}") from None
     return {key: text for key, _, text in found}

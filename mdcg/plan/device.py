@@ -19,7 +19,7 @@ SPILL_BYTES = 64
 
 # Where a plan limits registers, spilling this many bytes outside the loop over edges costs less
 # than the additional resident blocks gain.
-CAPPED_BYTES = 24
+CAPPED_BYTES = 40
 
 _TILES = ("forward", "backward", "double_backward")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -387,6 +389,26 @@ def check_cuda_texts(problem: ConvProblem, plan: CudaPlan, specs: Collection[Ker
         assert text.startswith("// mdcg ")
         assert "#include" not in text
     assert len(set(texts.values())) == len(specs)
+
+
+def printed_tables(text: str) -> dict[str, dict[str, Any]]:
+    """Return the constants of the structs in a kernel's text, by struct and name."""
+    found = {}
+    for name, body in re.findall(r"^struct (\w+)[^{;\n]*\{  //.*?\n(.*?)^\};", text, re.S | re.M):
+        members = re.findall(r"static constexpr \w+ (\w+)(?:\[\])? = ([^;]*);", body)
+        found[name] = {member: _printed_value(value) for member, value in members}
+    return found
+
+
+def _printed_value(text: str) -> Any:
+    number = re.fullmatch(r"-?0x[0-9a-f.]+p[+-]\d+", text)
+    if number:
+        return float.fromhex(text)
+    if text.startswith("{"):
+        exact = re.sub(r"-?0x[0-9a-f.]+p[+-]\d+", lambda n: repr(float.fromhex(n[0])), text)
+        exact = exact.replace("true", "True").replace("false", "False")
+        return ast.literal_eval(exact.replace("{", "[").replace("}", "]"))
+    return {"true": True, "false": False}.get(text) if text in ("true", "false") else int(text)
 
 
 def random_rotation(rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,7 +23,7 @@ from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
 from ..covering import covering
-from .helpers import check_cuda_texts
+from .helpers import check_cuda_texts, printed_tables
 
 SPECS = (
     KernelSpec("forward", True),
@@ -77,8 +76,10 @@ def test_every_path_is_in_one_kernel_each() -> None:
         tile = CudaTile(channels=2, components=24, warps=warps)
         plan = CudaPlan(90, tile, tile, tile)
         kernel = emit_cuda(problem, plan, SPECS[0])
-        columns = re.findall(r"n_w\d+ = load_stream\(p\.w \+ e \* \d+ \+ (\d+) ", kernel.source)
-        assert sorted(map(int, columns)) == sorted(problem.weight_offsets)
+        tables = [printed_tables(text) for text in kernel.programs]
+        tasks = [t for found in tables for name, t in found.items() if name.startswith("Task")]
+        columns = [column for task in tasks for column in task["WEIGHT_COLUMN"]]
+        assert sorted(columns) == sorted(problem.weight_offsets)
         assert all(entry.threads <= max(32 * warps, 32) for entry in kernel.entries)
         assert all(entry.shared_bytes <= 48 * 1024 for entry in kernel.entries)
 
@@ -86,13 +87,20 @@ def test_every_path_is_in_one_kernel_each() -> None:
 def test_deterministic_kernels_add_nothing_to_shared_results() -> None:
     """Blocks write what is theirs: no atomic addition but those of one task per kernel."""
     problem = CASES["nequip-lips"].problem()
-    plan = plan_cuda(problem, CudaDevice(90))
-    spec = SPECS[2]
-    assert re.search(r"add\(p\.dx \+ s \*", emit_cuda(problem, plan, spec).source)
-    kernel = emit_cuda(problem, plan.with_changes(deterministic=True), spec)
-    assert not re.search(r"add\(p\.dx \+ s \*", kernel.source)
-    assert "store_stream(p.dx + to *" in kernel.source
-    assert "place" in kernel.arguments
+    tile = CudaTile(channels=2, components=6, warps=8)
+    plan = CudaPlan(90, tile, tile, tile)
+    sharing = {}
+    for deterministic in (False, True):
+        used = plan.with_changes(deterministic=deterministic)
+        kernel = emit_cuda(problem, used, SPECS[2])
+        sharing[deterministic] = False
+        for found in map(printed_tables, kernel.programs):
+            assert found["Pass"]["DETERMINISTIC"] == deterministic
+            tasks = [task for name, task in found.items() if name.startswith("Task")]
+            rows = [row for task in tasks for row in task["DX_START"]]
+            outputs = [output[0] for task in tasks for output in task["OUTPUT"]]
+            sharing[deterministic] |= len(rows + outputs) > len(set(rows)) + len(set(outputs))
+    assert sharing == {False: True, True: False}
 
 
 def test_vector_atomics_are_used_where_the_device_has_them() -> None:

@@ -61,6 +61,13 @@ LONG_ROWS = ConvProblem.build(
     "3x0e+700x1o",
     [(0, 0, 0, "uvw"), (1, 1, 0, "uvw"), (1, 0, 1, "uvw")],
 )
+# operands of two edges are more than the rings of a block can hold
+MANY_CHANNELS = ConvProblem.build(
+    "4x0e+1024x1o",
+    "0e+1o",
+    "1024x1o+4x1o+1024x1e",
+    [(1, 0, 0), (0, 1, 1), (1, 1, 2), (1, 0, 0)],
+)
 DEFAULT, SMALL, WIDE = CudaUvwTile(), CudaUvwTile(2, 8, 400), CudaUvwTile(8, 64, 40_000)
 CASES = {
     "mul_ir, float64": (channelwise("mul_ir", "float64"), DEFAULT),
@@ -72,6 +79,7 @@ CASES = {
     "several turns": (mixed_problem(layout="ir_mul", dtype="float64"), SMALL),
     "copies": (COPIES, DEFAULT),
     "long rows": (LONG_ROWS, DEFAULT),
+    "many channels": (MANY_CHANNELS, DEFAULT),
 }
 
 
@@ -90,6 +98,7 @@ CASES = {
         ("several turns", True, False),
         ("copies", False, True),
         ("long rows", True, True),
+        ("many channels", True, False),
     ],
 )
 def test_convolution(name: str, conv: bool, deterministic: bool) -> None:

@@ -19,8 +19,6 @@ EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, ctypes.c_int, ctypes.c_int)
 
 EXCHANGE_ROWS = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, _P, ctypes.c_int)
 
-ANY = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.POINTER(ctypes.c_int))
-
 
 class Struct(ctypes.Structure):
     def __init__(self, **fields: Any) -> None:
@@ -106,7 +104,6 @@ class Communicator(Struct):
         ("sent", _P),
         ("forward_rows", EXCHANGE_ROWS),
         ("reverse_rows", EXCHANGE_ROWS),
-        ("any", ANY),
         ("rank", ctypes.c_int),
         ("num_ranks", ctypes.c_int),
         ("num_peers", _I64),
@@ -246,7 +243,6 @@ class Rank:
             communicator.forward_rows = EXCHANGE_ROWS(
                 lambda c, rows, ghosts, size: exchange.rows(self, "forward", rows, ghosts, size)
             )
-            communicator.any = ANY(lambda c, flag: exchange.any(flag))
             communicator.reverse_rows = EXCHANGE_ROWS(
                 lambda c, ghosts, rows, size: exchange.rows(self, "reverse", rows, ghosts, size)
             )
@@ -327,16 +323,5 @@ class Exchange:
             count = np.bincount(nodes[there], minlength=len(rank.local))[nodes[there]]
             mine[~there] = np.nan  # nobody's
             mine[there] = self.shared[rank.local[nodes[there]]] / count[:, None]
-        self.barrier.wait()
-        return 0
-
-    def any(self, flag: Any) -> int:
-        if self.barrier.wait() == 0:
-            self.flag = 0
-        self.barrier.wait()
-        with self.lock:
-            self.flag |= flag[0]
-        self.barrier.wait()
-        flag[0] = self.flag
         self.barrier.wait()
         return 0

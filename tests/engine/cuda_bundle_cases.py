@@ -41,17 +41,10 @@ def target() -> str:
     return f"sm_{capability // 10 * 10}"
 
 
-def steep(package: Package) -> None:
-    """Let no table be exact enough for the radial networks."""
-    for name, tensor in package.tensors.items():
-        if name.endswith("radial.0.weight"):
-            package.tensors[name] = 400 * tensor
-
-
-def kernels_of(path: Path, *precisions: str) -> str:
+def kernels_of(path: Path) -> str:
     """Write a file of kernels beside a package; return its name."""
     file = path.with_suffix(".mdcg-kernels")
-    file.write_bytes(compile_kernels(path, [target()], ["", *precisions]))
+    file.write_bytes(compile_kernels(path, [target()]))
     return str(file)
 
 
@@ -60,7 +53,6 @@ def kernels_of(path: Path, *precisions: str) -> str:
     [
         ("mace_water_float32", "plain"),
         ("mace_water_float64", "plain"),
-        ("mace_water_float64", "steep"),
         ("nequip_water_float64", "plain"),
         ("mace_water_float32", "short"),
     ],
@@ -68,11 +60,9 @@ def kernels_of(path: Path, *precisions: str) -> str:
 def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     """All that runs comes from the file: there is no NVRTC, no Python and no cache."""
     package = Package.open(DATA / f"{name}.mdcg")
-    if kind == "steep":
-        steep(package)
     path = saved(package, tmp_path / "p.mdcg")
     positions, types, cell = water()
-    if kind == "short":  # than where splines begin
+    if kind == "short":
         positions[1] = positions[0] + [0.05, 0.0, 0.0]
     system = tmp_path / "system.npz"
     np.savez(system, positions=positions, types=types, cell=cell)
@@ -91,8 +81,6 @@ def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     assert {kernel["origin"] for kernel in kernels} == {"named"}
     assert {kernel["target"] for kernel in kernels} == {target()}
     assert summary.endswith(f"kernels: {len(kernels)} named")
-    names = {kernel["name"] for kernel in kernels}
-    assert any("radial_forward" in each for each in names) == (kind != "plain")
     assert not list(cache.rglob("*.cubin"))
 
 
@@ -100,7 +88,7 @@ def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     ("name", "which", "field", "number"),
     [
         ("mace_water_float32", "table_forward", "degree", 4),
-        ("mace_water_float32", "table_backward", "degree", 5),
+        ("mace_water_float32", "table_backward", "degree", 6),
         ("mace_water_float32", "table_forward", "degree", None),
         ("mace_water_float32", "table_forward", "singles", 4),
         ("mace_water_float64", "table_", "degree", 8),
@@ -126,21 +114,6 @@ def test_kernels_for_other_tables_are_refused(
         _core.Model(str(path), device="cuda", kernels=str(file)).evaluate(
             positions, types, cell=cell, periodic=(True, True, True)
         )
-
-
-def test_other_precisions(tmp_path: Path) -> None:
-    """Are named when the file is made, or one sentence says how to make it."""
-    path = saved(two_layers("float32").package(), tmp_path / "p.mdcg")
-    g = graph(9, box=3.5)
-    options = {"device": "cuda", "precision": "tf32"}
-    want = run(_core.Model(str(path), **options), g)
-    model = _core.Model(str(path), kernels=kernels_of(path), **options)
-    with pytest.raises(_core.EngineError, match=f"precision tf32 for {target()}: make it") as error:
-        run(model, g)
-    assert error.value.kind == 4
-    assert "--precision tf32" in str(error.value)
-    model = _core.Model(str(path), kernels=kernels_of(path, "tf32"), **options)
-    assert_equal(run(model, g), want)
 
 
 def test_code_for_other_devices_is_refused(tmp_path: Path) -> None:

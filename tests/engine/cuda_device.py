@@ -33,8 +33,6 @@ GEMMS = {
         "gemm_plain": 0,
         "gemm_tensor": 24,
         "gemm_warpgroup": 24,
-        "gemm_tf32": 11,
-        "gemm_bf16": 8,
     },
     "float64": {"gemm_tensor": 53},
 }

@@ -22,7 +22,7 @@ from .test_conv_layer import System, system, two_layers, type_model
 
 DATA = Path(__file__).parents[1] / "data"
 LIMIT = 1e-11
-STEEP = 100.0
+STEEP = 3000.0
 
 
 def kernels(model: Any) -> set[str]:
@@ -61,23 +61,39 @@ def steep(factor: float, **options: Any) -> Any:
     return model
 
 
-def test_a_network_that_is_too_steep(tmp_path: Path) -> None:
-    """No table is exact enough: weights of edges come from the network."""
-    path = steep(400).write(tmp_path)
-    compare(path, system(6, 60), LIMIT)
+@pytest.mark.parametrize(
+    ("dtype", "factor", "limit"), [("float64", 6, LIMIT), ("float32", 6, 1e-5)]
+)
+def test_a_steep_network(dtype: str, factor: float, limit: float, tmp_path: Path) -> None:
+    """Has a table of many intervals."""
+    compare(steep(factor, dtype=dtype, table=True).write(tmp_path), system(6, 60), limit)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_network_that_is_too_steep(dtype: str, tmp_path: Path) -> None:
+    """CPUs evaluate it as it is, and GPUs refuse it."""
+    path, s = steep(STEEP, dtype=dtype, table=True).write(tmp_path), system(6, 60)
+    with pytest.raises(_core.EngineError, match=r"conv.*varies too fast .* use device cpu"):
+        evaluate(_core.Model(path, device="cuda"), s)
+    found = evaluate(_core.Model(path, kernels="generic"), s)
+    exact = steep(STEEP, dtype=dtype).write(tmp_path)
+    want = evaluate(_core.Model(exact, kernels="generic"), s)
+    limit = (1e-12 if dtype == "float64" else 1e-5) * np.abs(want["forces"]).max()
+    assert np.abs(found["forces"] - want["forces"]).max() < limit
+
+
+def test_a_network_with_kinks(tmp_path: Path) -> None:
+    """No table can have them: weights of edges come from the network."""
+    model = two_layers(table=True)
+    for layer in model.package.manifest["layers"]:
+        if "radial" in layer:
+            layer["radial"]["layers"][0]["activation"] = "abs"
+    path, s = model.write(tmp_path), system(6, 60)
+    want = evaluate(_core.Model(path, kernels="generic"), s)
     cuda = _core.Model(path, device="cuda")
-    evaluate(cuda, system(6, 60))
-    names = kernels(cuda)
-    assert any("radial_forward" in text for text in names)
-
-
-def test_a_network_that_is_too_steep_in_single_precision(tmp_path: Path) -> None:
-    """The forward pass has the splines of the backward pass."""
-    path = steep(STEEP, dtype="float32", knots=2048).write(tmp_path)
-    _, cuda = open_both(path)
-    compare(path, system(6, 60), 2e-2)
-    evaluate(cuda, system(6, 60))
-    assert not any("radial_forward" in text for text in kernels(cuda))
+    found = evaluate(cuda, s)
+    assert np.abs(found["forces"] - want["forces"]).max() < LIMIT * np.abs(want["forces"]).max()
+    assert any("radial_forward" in text for text in kernels(cuda))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +104,8 @@ def test_a_network_that_is_too_steep_in_single_precision(tmp_path: Path) -> None
 def test_pairs_of_types_of_later_lists(
     tmp_path: Path, make: Any, dtype: str, limit: float, wave: float
 ) -> None:
-    """They need more intervals, or too many; results do not depend on what was evaluated before."""
-    model = make(by_pair=True, dtype=dtype, knots=2048)
+    """They need more intervals; results do not depend on what was evaluated before."""
+    model = make(by_pair=True, dtype=dtype, table=True)
     tensors = model.package.tensors
     for layer in model.package.manifest["layers"]:
         if "radial" in layer:
@@ -107,16 +123,6 @@ def test_pairs_of_types_of_later_lists(
         assert np.abs(found["forces"] - want["forces"]).max() < limit * scale
         if not types.any():
             of_one_type.append(found)
-    assert any("radial_forward" in text for text in kernels(cuda)) == (wave > 1)
+    assert not any("radial_forward" in text for text in kernels(cuda))
     for name, value in of_one_type[0].items():
         np.testing.assert_array_equal(of_one_type[1][name], value)
-
-
-def test_short_edges(tmp_path: Path) -> None:
-    """The step is done again with the network itself."""
-    path = saved(two_layers().write(tmp_path))
-    s = system(6, 40, seed=5)
-    s.shifts[7] = 0.1 * np.array([1.0, 1.0, -1.0]) - (
-        s.positions[s.receiver[7]] - s.positions[s.sender[7]]
-    )
-    compare(path, s, LIMIT)

@@ -60,9 +60,9 @@ def compare(
     assert not any("radial_forward" in name for name in names)
 
 
-def layers(dtype: str = "float64", by_pair: bool = False, knots: int = 512) -> Model:
+def layers(dtype: str = "float64", by_pair: bool = False, table: bool = True) -> Model:
     """Scalars of two channels per lane and vectors that leave lanes without, in two layers."""
-    model = Model(dtype=dtype, by_pair=by_pair, knots=knots)
+    model = Model(dtype=dtype, by_pair=by_pair, table=table)
     x = model.linear(model.conv(None, "4x0e", 2, "4x0e+4x1o+4x2e"), "70x0e+33x1o")
     x = model.linear(model.conv(x, "70x0e+33x1o", 2, "70x0e+33x0e+33x1o+70x1o+33x2e"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
@@ -90,12 +90,12 @@ def test_spans_of_chunks(tmp_path: Path, chunk: int, rng: Any) -> None:
 
 
 def test_short_edges_in_spans_of_chunks(tmp_path: Path) -> None:
-    """Kernels for edges too short for tables go chunk by chunk, in several ranges."""
+    """The tables have them, too."""
     (tmp_path / "exact").mkdir()
-    exact = _core.Model(layers(knots=0).write(tmp_path / "exact"), kernels="generic")
+    exact = _core.Model(layers(table=False).write(tmp_path / "exact"), kernels="generic")
     with chunks_of(20):
         cuda = _core.Model(layers().write(tmp_path), device="cuda")
-        check_short_edges(exact, cuda, 1 / 20, True, nodes=40, edges=400)
+        check_short_edges(exact, cuda, 1 / 20, nodes=40, edges=400)
 
 
 def test_weights_that_differ_by_direction(tmp_path: Path, rng: Any) -> None:
@@ -104,7 +104,7 @@ def test_weights_that_differ_by_direction(tmp_path: Path, rng: Any) -> None:
 
 
 def test_more_channels_than_shared_memory_has_room_for(tmp_path: Path, rng: Any) -> None:
-    model = Model(dtype="float32", knots=512)
+    model = Model(dtype="float32", table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "1024x0e+4x1o")
     model.energy(model.conv(x, "1024x0e+4x1o", 1, "1024x0e+1024x1o+4x0e+4x1o"))
     compare(model.write(tmp_path), 1.1, (2, 2, 1), rng, limit=1e-4)
@@ -275,14 +275,14 @@ def test_sums_by_sender_skip_dead_rows(
 
 def test_one_block_for_each_group(tmp_path: Path, rng: Any) -> None:
     """So many groups, at least four for each multiprocessor, that blocks do not share them."""
-    model = Model(knots=512)
+    model = Model(table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
     compare(model.write(tmp_path), 9.0, (12, 12, 11), rng)
 
 
 def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
-    compare(two_layers(flip=True, knots=512).write(tmp_path), 1.7, (3, 2, 2), rng)
+    compare(two_layers(flip=True, table=True).write(tmp_path), 1.7, (3, 2, 2), rng)
 
 
 # -- lists ----------------------------------------------------------------------------------------

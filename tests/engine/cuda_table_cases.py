@@ -36,19 +36,19 @@ def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("by_pair", [False, True])
 def test_channels_that_are_no_whole_warps(tmp_path: Path, dtype: str, by_pair: bool) -> None:
     """Outputs of several inputs, cutoffs of pairs shorter than the list's, isolated nodes."""
-    path = two_layers(dtype=dtype, by_pair=by_pair, knots=512).write(tmp_path)
+    path = two_layers(dtype=dtype, by_pair=by_pair, table=True).write(tmp_path)
     compare(path, system(14, 260), LIMIT[dtype])
 
 
 def test_flipped_vectors(tmp_path: Path) -> None:
-    compare(two_layers(flip=True, knots=512).write(tmp_path), system(9, 120), LIMIT["float64"])
+    compare(two_layers(flip=True, table=True).write(tmp_path), system(9, 120), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("lmax", [0, 1, 2, 4])
 def test_degrees(tmp_path: Path, lmax: int, dtype: str) -> None:
     """Multiplicities that leave lanes of one or two channels without any."""
-    model = Model(dtype=dtype, knots=512)
+    model = Model(dtype=dtype, table=True)
     first = model.conv(None, "4x0e", lmax, "+".join(f"4x{k}{'eo'[k % 2]}" for k in range(lmax + 1)))
     x = model.linear(first, "70x0e" + "+33x1o" * (lmax > 0))
     out = "70x0e" + "+33x0e+33x1o+40x1o" * (lmax > 0)
@@ -61,7 +61,7 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
     """More than are put in order of length, in many batches."""
     s = system(5, 1200)
     assert np.bincount(s.receiver).max() > 256
-    model = Model(dtype=dtype, knots=512)
+    model = Model(dtype=dtype, table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "90x0e+70x1o")
     model.energy(model.conv(x, "90x0e+70x1o", 1, "90x0e+90x1o+70x1o"))
     compare(model.write(tmp_path), s, LIMIT[dtype])
@@ -78,7 +78,7 @@ def test_warp_groups_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None
     vectors = unit * rng.uniform(0.6, 0.99 * R_MAX, size=(len(receiver), 1))
     shifts = vectors - (s.positions[receiver] - s.positions[s.sender])
     s = System(s.positions, s.types, s.sender, receiver, shifts)
-    model = Model(dtype=dtype, knots=512)
+    model = Model(dtype=dtype, table=True)
     # the kernel for 330 channels has too many threads for two warp_groups, others have two or more
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "330x0e+40x1o")
     model.energy(model.conv(x, "330x0e+40x1o", 1, "330x0e+40x0e+40x1o"))
@@ -96,7 +96,7 @@ def test_warp_groups_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None
 @pytest.mark.parametrize(("receivers", "filling"), [(300, 300), (514, 1000)])
 def test_many_receivers(tmp_path: Path, dtype: str, receivers: int, filling: int) -> None:
     """So many that one warp_group, or two of four, have the edges of each in the forward pass."""
-    model = Model(dtype=dtype, knots=512)
+    model = Model(dtype=dtype, table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))
     with filling_from(filling):
@@ -107,12 +107,12 @@ def test_many_receivers(tmp_path: Path, dtype: str, receivers: int, filling: int
 @pytest.mark.parametrize("edges", [0, 1, 2, 3])
 def test_hardly_any_edges(tmp_path: Path, edges: int, dtype: str) -> None:
     s = system(1 if edges > 1 else 4, edges)  # several edges of one receiver
-    compare(two_layers(knots=512, dtype=dtype).write(tmp_path), s, LIMIT[dtype])
+    compare(two_layers(table=True, dtype=dtype).write(tmp_path), s, LIMIT[dtype])
 
 
 def test_small_weights_that_count(tmp_path: Path) -> None:
     """Half of the weights are small and steep; what follows the convolution enlarges them."""
-    model = Model(dtype="float32", knots=2048)
+    model = Model(dtype="float32", table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x0e"))
     conv, linear = (model.package.manifest["layers"][n] for n in (-3, -2))
@@ -130,18 +130,16 @@ def test_no_edge_within_the_cutoff(tmp_path: Path) -> None:
     s = system(6, 30)
     unit = s.shifts / np.linalg.norm(s.shifts, axis=1, keepdims=True)
     far = System(0 * s.positions, s.types, s.sender, s.receiver, 1.05 * R_MAX * unit)
-    got = compare(two_layers(knots=512).write(tmp_path), far, LIMIT["float64"])
+    got = compare(two_layers(table=True).write(tmp_path), far, LIMIT["float64"])
     assert not np.any(got[0]["forces"])
 
 
-@pytest.mark.parametrize(("dtype", "part", "too_short"), SHORT_EDGES)
-def test_edges_too_short_for_the_table(
-    tmp_path: Path, dtype: str, part: float, too_short: bool
-) -> None:
-    path = saved(two_layers(knots=512, dtype=dtype).write(tmp_path))
+@pytest.mark.parametrize(("dtype", "part"), SHORT_EDGES)
+def test_short_edges(tmp_path: Path, dtype: str, part: float) -> None:
+    path = saved(two_layers(table=True, dtype=dtype).write(tmp_path))
     (tmp_path / "exact").mkdir()
     exact = _core.Model(two_layers().write(tmp_path / "exact"), kernels="generic")
-    check_short_edges(exact, _core.Model(path, device="cuda"), part, too_short)
+    check_short_edges(exact, _core.Model(path, device="cuda"), part)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_edges_too_short_for_the_table(
 )
 def test_forces_are_the_derivative(tmp_path: Path, dtype: str, step: float, limit: float) -> None:
     """In single precision up to rounding and the error of the splines."""
-    path = saved(two_layers(by_pair=True, dtype=dtype, knots=2048).write(tmp_path))
+    path = saved(two_layers(by_pair=True, dtype=dtype, table=True).write(tmp_path))
     model = _core.Model(path, device="cuda")
     s = system(10, 90, seed=3)
     forces = evaluate(model, s)["forces"]
@@ -167,7 +165,7 @@ def test_forces_are_the_derivative(tmp_path: Path, dtype: str, step: float, limi
 
 def test_the_fused_kernels_run(tmp_path: Path) -> None:
     """Weights of edges are made by no other kernel."""
-    path = saved(two_layers(knots=512).write(tmp_path))
+    path = saved(two_layers(table=True).write(tmp_path))
     model = _core.Model(path, device="cuda")
     evaluate(model, system(6, 40))
     names = [kernel["name"] for kernel in json.loads(model.report())["kernels"]]

@@ -41,15 +41,15 @@ def kernels(model: Any) -> set[str]:
     "options",
     [
         {},
-        {"hidden": 11, "knots": 512, "by_pair": True, "flip": True},
+        {"hidden": 11, "table": True, "by_pair": True, "flip": True},
         # a unit of constant 1
         {"bias": True, "flip": True, "hidden": 31, "in1": "11x0e", "out": "11x0e+11x1o+11x2e"},
-        {"bias": True, "knots": 512},
-        {"hidden": 64, "knots": 512, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
+        {"bias": True, "table": True},
+        {"hidden": 64, "table": True, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
         {"hidden": 40, "lmax": 3, "in1": "13x0e", "out": "13x0e+13x1o+13x2e+13x3o"},
         # three groups of 32 units; in float32, two of 64
         {"hidden": 70, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
-        {"hidden": 70, "knots": 512, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
+        {"hidden": 70, "table": True, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
     ],
 )
 def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     assert "type_sums" in kernels(models[1])
 
 
-@pytest.mark.parametrize(("knots", "dtype"), [(0, "float64"), (512, "float32")])
+@pytest.mark.parametrize(("table", "dtype"), [(False, "float64"), (True, "float32")])
 @pytest.mark.parametrize(
     ("in1", "lmax", "out"),
     [
@@ -72,15 +72,15 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
         ("5x0e+5x0e", 1, "5x0e+5x1o"),  # several paths to a block
     ],
 )
-def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, knots: int, dtype: str) -> None:
-    models = open_both(type_model(in1, lmax, out, knots=knots, dtype=dtype).write(tmp_path))
+def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, table: bool, dtype: str) -> None:
+    models = open_both(type_model(in1, lmax, out, table=table, dtype=dtype).write(tmp_path))
     compare_models(*models, system(9, 120), LIMIT[dtype])
 
 
-@pytest.mark.parametrize("knots", [0, 512])
-def test_types_of_each_list(tmp_path: Path, knots: int) -> None:
+@pytest.mark.parametrize("table", [False, True])
+def test_types_of_each_list(tmp_path: Path, table: bool) -> None:
     """Some that are not there, then more than are summed, then one."""
-    models = open_both(type_model(types=20, knots=knots, by_pair=True).write(tmp_path))
+    models = open_both(type_model(types=20, table=table, by_pair=True).write(tmp_path))
     s = system(40, 300, seed=2, n_types=20)
     assert len(np.unique(s.types[s.sender])) > 16
     for types in (s.types % 5 * 3 + 2, s.types, 0 * s.types + 7, s.types % 16):
@@ -89,40 +89,38 @@ def test_types_of_each_list(tmp_path: Path, knots: int) -> None:
 
 
 @pytest.mark.parametrize("edges", [0, 1, 2])
-@pytest.mark.parametrize("knots", [0, 512])
-def test_hardly_any_edges(tmp_path: Path, edges: int, knots: int) -> None:
-    models = open_both(type_model(knots=knots).write(tmp_path))
+@pytest.mark.parametrize("table", [False, True])
+def test_hardly_any_edges(tmp_path: Path, edges: int, table: bool) -> None:
+    models = open_both(type_model(table=table).write(tmp_path))
     compare_models(*models, system(4, edges), LIMIT["float64"])
     compare_models(*models, system(8, 60), LIMIT["float64"])
     compare_models(*models, system(4, edges), LIMIT["float64"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("knots", [0, 512])
+@pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize("hidden", [6, 70])
-def test_many_neighbours(tmp_path: Path, hidden: int, knots: int, dtype: str) -> None:
+def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -> None:
     """More than are looked at in one go."""
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 512
-    models = open_both(type_model(hidden=hidden, knots=knots, dtype=dtype).write(tmp_path))
+    models = open_both(type_model(hidden=hidden, table=table, dtype=dtype).write(tmp_path))
     compare_models(*models, s, 10 * LIMIT[dtype])
 
 
 def test_many_edges(tmp_path: Path) -> None:
-    """More than one chunk of rows of hidden units."""
+    """More than one chunk of edges."""
     models = open_both(type_model(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
     with chunks_of(100):
         compare_models(*models, system(200, 850), LIMIT["float64"])
 
 
-@pytest.mark.parametrize(("dtype", "part", "too_short"), SHORT_EDGES)
-def test_edges_too_short_for_the_table(
-    tmp_path: Path, dtype: str, part: float, too_short: bool
-) -> None:
-    path = type_model(knots=512, dtype=dtype).write(tmp_path)
+@pytest.mark.parametrize(("dtype", "part"), SHORT_EDGES)
+def test_short_edges(tmp_path: Path, dtype: str, part: float) -> None:
+    path = type_model(table=True, dtype=dtype).write(tmp_path)
     (tmp_path / "exact").mkdir()
     exact = _core.Model(type_model().write(tmp_path / "exact"), kernels="generic")
-    check_short_edges(exact, _core.Model(path, device="cuda"), part, too_short)
+    check_short_edges(exact, _core.Model(path, device="cuda"), part)
 
 
 def test_other_kernels_are_made_where_they_are_needed(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 
 
-def with_tables(package: Package, knots: int | None) -> Package:
-    """Return a package whose radial networks are exact, or all tables of so many intervals."""
-    entry = None if knots is None else {"knots": knots, "error": 0.0}
+def with_tables(package: Package, table: bool) -> Package:
+    """Return a package whose radial networks are exact, or all tables."""
+    entry: dict[str, Any] | None = {} if table else None
     layers = [
         {**layer, "radial": {**layer["radial"], "table": entry}} if "radial" in layer else layer
         for layer in package.layers
@@ -30,10 +30,10 @@ def with_tables(package: Package, knots: int | None) -> Package:
     return Package({**package.manifest, "layers": layers}, package.tensors)
 
 
-def open_trained(name: str, dtype: str, knots: int | None, folder: Path, **options: Any) -> Any:
+def open_trained(name: str, dtype: str, table: bool, folder: Path, **options: Any) -> Any:
     """Open a package of tests/data with exact radial networks, or with tables."""
-    path = folder / f"{name}_{dtype}_{knots}.mdcg"
-    with_tables(Package.open(DATA / f"{name}_{dtype}.mdcg"), knots).save(path)
+    path = folder / f"{name}_{dtype}_{table}.mdcg"
+    with_tables(Package.open(DATA / f"{name}_{dtype}.mdcg"), table).save(path)
     return _core.Model(str(path), **options)
 
 

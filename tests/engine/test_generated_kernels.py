@@ -48,25 +48,25 @@ def evaluate(path: str, kernels: str, blocks: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "knots", "plan", "vectors"),
+    ("make", "table", "plan", "vectors"),
     [
         # so few live vectors that an edge needs up to four loops over its channels
-        (two_layers, 0, EnginePlan(48, 1), 6),
-        (two_layers, 64, EnginePlan(48, 1), 6),
-        (many_blocks, 0, EnginePlan(144, 4), LIVE_VECTORS),
-        (wide, 512, EnginePlan(), LIVE_VECTORS),
-        (partial(wide, dtype="float32"), 512, EnginePlan(), LIVE_VECTORS),
+        (two_layers, False, EnginePlan(48, 1), 6),
+        (two_layers, True, EnginePlan(48, 1), 6),
+        (many_blocks, False, EnginePlan(144, 4), LIVE_VECTORS),
+        (wide, True, EnginePlan(), LIVE_VECTORS),
+        (partial(wide, dtype="float32"), True, EnginePlan(), LIVE_VECTORS),
     ],
 )
 def test_plans(
     make: Any,
-    knots: int,
+    table: bool,
     plan: EnginePlan,
     vectors: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = make(knots=knots).write(tmp_path)
+    path = make(table=table).write(tmp_path)
     limit = 1e-12 if _core.Model(path, kernels="generic").dtype == "float64" else 1e-5
     monkeypatch.setattr("mdcg.codegen.conv.engine.EnginePlan", lambda: plan)
     monkeypatch.setattr("mdcg.codegen.conv.engine_paths.LIVE_VECTORS", vectors)

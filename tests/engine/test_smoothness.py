@@ -14,13 +14,14 @@ from .symmetry import open_trained
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
 @pytest.mark.parametrize(
-    ("dtype", "knots"), [("float64", None), ("float64", 512), ("float32", 512), ("float32", None)]
+    ("dtype", "table"),
+    [("float64", False), ("float64", True), ("float32", True), ("float32", False)],
 )
-def test_cutoff(name: str, dtype: str, knots: int | None, tmp_path: Path) -> None:
-    model = open_trained(name, dtype, knots, tmp_path)
+def test_cutoff(name: str, dtype: str, table: bool, tmp_path: Path) -> None:
+    model = open_trained(name, dtype, table, tmp_path)
     for types in ((0, 0), (0, 1), (1, 1)):
         for others in (0, 5):
-            check_smooth(model, model.r_max, others, types, table=knots is not None)
+            check_smooth(model, model.r_max, others, types, table=table)
 
 
 class _Early:

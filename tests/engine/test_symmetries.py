@@ -12,12 +12,13 @@ from .symmetry import Box, check_symmetries, open_trained
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
 @pytest.mark.parametrize(
-    ("dtype", "knots"), [("float64", None), ("float64", 512), ("float32", 512), ("float32", None)]
+    ("dtype", "table"),
+    [("float64", False), ("float64", True), ("float32", True), ("float32", False)],
 )
 def test_symmetries(
-    name: str, dtype: str, knots: int | None, tmp_path: Path, rng: np.random.Generator
+    name: str, dtype: str, table: bool, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    check_symmetries(open_trained(name, dtype, knots, tmp_path), rng)
+    check_symmetries(open_trained(name, dtype, table, tmp_path), rng)
 
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])

@@ -102,7 +102,7 @@ def test_steps_of_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
 
 @pytest.mark.parametrize("way", ["host", "peer"])
 def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any, way: str) -> None:
-    """Shorter than tables of the radial networks: all ranks repeat the step without them."""
+    """The tables of the radial networks have it."""
     atoms = water_with_a_short_edge()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")

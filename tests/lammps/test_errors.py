@@ -31,13 +31,13 @@ CASES = {
     "number of a device": ("pair_style mdcg device cuda:", "device is cuda:, expected auto, cpu"),
     "precision": (
         f"pair_style mdcg precision half\npair_coeff * * {MODEL} H O",
-        "precision is 'half', expected fp32 (or float32), fp64 (or float64), tf32 or bf16",
+        "precision is 'half', expected fp32 (or float32) or fp64 (or float64), or nothing",
     ),
     "no precision": ("pair_style mdcg precision", "keyword precision needs a value"),
-    "precision of devices": (
+    "removed precision": (
         f"pair_style mdcg precision tf32\npair_coeff * * {SINGLE} H O",
-        "precision is 'tf32', and CPUs have no such arithmetic here: leave it out, or use "
-        "device cuda",
+        "precision is 'tf32', a mode that was removed: leave it out, and float32 packages multiply "
+        "in float32",
     ),
     "precision of another package": (
         f"pair_style mdcg precision fp64\npair_coeff * * {SINGLE} H O",

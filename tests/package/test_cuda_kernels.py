@@ -9,18 +9,25 @@ from ..engine.problems import build
 
 def test_equal_layers_share_programs() -> None:
     problem = build("4x0e", "1x0e+1x1o", "4x0e+4x1o", "float64")
-    layers = [{"type": "conv", "problem": problem.to_json(), "x": "x"}] * 2
-    entries, texts = cuda_passes(layers, ())
-    assert [entry["layer"] for entry in entries] == [0, 0, 1, 1]
-    assert entries[0]["programs"] == entries[2]["programs"]
-    assert set(texts) == {name for entry in entries for name in entry["programs"]}
+    for radial, kinds in (
+        ({"layers": []}, {"table_forward", "table_backward"}),
+        ({"layers": [], "sender": "x"}, {"forward", "backward"}),  # features of nodes
+        ({"layers": [{"activation": "relu"}]}, {"forward", "backward"}),
+    ):
+        layer = {"type": "conv", "problem": problem.to_json(), "x": "x", "radial": radial}
+        entries, texts = cuda_passes([layer] * 2, ())
+        entries = [entry for entry in entries if entry["target"] == "sm_80"]
+        assert [entry["layer"] for entry in entries] == [0, 0, 1, 1]
+        assert {entry["pass"] for entry in entries} == kinds
+        assert entries[0]["programs"] == entries[2]["programs"]
+        assert set(texts) == {name for entry in entries for name in entry["programs"]}
 
 
 def test_kernels_for_devices_with_more_shared_memory() -> None:
     """Features of degree 2 as MACE large has them: H100 and its successors have their own."""
     out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o+128x3o"
     problem = build("128x2e", "1x0e+1x1o+1x2e+1x3o", out, "float32")
-    radial = {"sender": None, "table": {"knots": 512}}
+    radial = {"sender": None, "layers": [], "table": {}}
     layer = {"type": "conv", "problem": problem.to_json(), "x": "x", "radial": radial}
     entries, _ = cuda_passes([layer], ())
     of_backward = [entry for entry in entries if entry["pass"] == "table_backward"]

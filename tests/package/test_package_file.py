@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from mdcg.package.builder import Builder
 from mdcg.package.file import FORMAT
 from mdcg.package.linear_map import LinearMap
 from mdcg.package.radial import Radial, RadialLayer
-from mdcg.package.tables import choose_table, table_error
 from mdcg.problem import ConvProblem
 from mdcg.problem.irreps import Irreps
 
@@ -379,44 +377,3 @@ def test_types_go_into_biases(rng: np.random.Generator) -> None:
     program, tensors = package_of.finish()
     (linear,) = (layer for layer in program["layers"] if layer["type"] == "linear")
     np.testing.assert_array_equal(tensors[linear["bias"][0]["value"]], table.table)
-
-
-# ---- tables of radial functions ----
-
-
-def test_slopes_are_derivatives(rng: np.random.Generator) -> None:
-    r_0 = np.array([[1.1, 1.3], [1.3, 1.6]])
-    for transform in (
-        None,
-        {"kind": "agnesi", "a": 1.08, "q": 0.92, "p": 4.58, "r_0": r_0},
-        {"kind": "soft", "alpha": 4.0, "r_0": r_0},
-    ):
-        plain = small_radial(6, rng)
-        norm = (rng.normal(size=8), rng.normal(size=8), 1e-5)
-        first = RadialLayer(plain.layers[0].weight, rng.normal(size=8), norm, "silu", 1.2)
-        radial = Radial(
-            plain.r_max, plain.basis, plain.p, (first, plain.layers[1]), transform, "weights",
-            rng.normal(size=(2, 8)), rng.normal(size=(2, 8)),
-        )  # fmt: skip
-        r = np.linspace(0.4, 2.9, 40)
-        low, high = (radial.evaluate(r + d, 0, 1)[0] for d in (-1e-5, 1e-5))
-        _, slope = radial.evaluate(r, 0, 1)
-        np.testing.assert_allclose(slope, (high - low) / 2e-5, atol=1e-6 * np.abs(slope).max())
-
-
-def test_error_of_tables_falls_with_the_step(rng: np.random.Generator) -> None:
-    radial = small_radial(10, rng)
-    coarse, fine = (table_error(radial, knots, "float32") for knots in (1024, 2048))
-    assert 8 < coarse.value / fine.value < 80  # fourth order of the cubic, sixth of the other
-    assert 5 < coarse.slope / fine.slope < 40  # third, and fifth
-    first = replace(radial.layers[0], weight=40 * radial.layers[0].weight)
-    steep = replace(radial, layers=(first, radial.layers[1]))
-    assert choose_table(steep, None, "float64") is None
-    forced = choose_table(steep, "table", "float64")
-    assert forced is not None
-    assert forced["error"] > 1e-6
-    for dtype in ("float32", "float64"):
-        assert choose_table(radial, "exact", dtype) is None
-        entry = choose_table(radial, None, dtype)
-        assert entry is not None
-        assert entry["error"] >= table_error(radial, entry["knots"], dtype).slope

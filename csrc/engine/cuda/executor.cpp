@@ -35,7 +35,6 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       results_(kernels_),
       arena_(place.device),
       edge_gradient_(place.device),
-      scratch_(place.device),
       energy_weights_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
@@ -48,7 +47,6 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
     worker_.streams = &streams_;
     worker_.edges = &graph_;
     worker_.ghosts = &ghosts_;
-    worker_.scratch_memory = &scratch_;
     if (program.reads_points) points_ = std::make_unique<DevicePoints>(kernels_);
     worker_.points = points_.get();
     for (int s = 1; s < STEP_STREAMS; ++s) side_streams_.emplace_back(place.device);
@@ -72,7 +70,7 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
-           scratch_.bytes() + results_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
+           results_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
            (points_ ? points_->bytes() : 0) + (batch_ ? batch_->bytes() : 0);
 }
 
@@ -85,7 +83,7 @@ void CudaExecutor<T>::set_graph(const Graph& graph, bool reversed) {
     graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, reversed, stream_);
     source_ = Source::graph;
-    on_new_list(graph);
+    on_new_list();
 }
 
 template <typename T>
@@ -101,7 +99,7 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     cells_.make(*grid, watch, staged, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(points.num_local, points.num_nodes, graph_.num_edges);
     source_ = points.copies ? Source::graph : Source::cells;
-    on_new_list(graph);
+    on_new_list();
     return true;
 }
 
@@ -117,7 +115,7 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
     source_ = Source::batch;
-    on_new_list(graph);
+    on_new_list();
 }
 
 template <typename T>
@@ -127,7 +125,7 @@ void CudaExecutor<T>::set_points(const Points& points, const double* positions, 
 }
 
 template <typename T>
-void CudaExecutor<T>::on_new_list(const Graph& graph) {
+void CudaExecutor<T>::on_new_list() {
     // Of lists of one system the steps are the same but for addresses and sizes. Another system's
     // first evaluation goes layer by layer, for times of that system.
     if (8 * std::abs(graph_.num_local - step_nodes_) > step_nodes_) {
@@ -203,7 +201,6 @@ void CudaExecutor<T>::reserve() {
     worker_.types = graph_.types;
     worker_.energies = on_device(results_.energies);
     worker_.failures = results_.on_device<int>(results_.flags);
-    worker_.short_edges = worker_.failures + 1;
 }
 
 // -- steps ---------------------------------------------------------------------------------------
@@ -232,7 +229,6 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     T* const local = chunk + plan.chunk_width * graph_.num_nodes;
     this->bind(plan, {local, total, chunk, graph_.num_local, graph_.num_nodes}, worker_);
     worker_.with_gradient = wanted.gradient;
-    worker_.exact = false;
     worker_.communicator = communicator;
     if (communicator != nullptr && !ghosts_.has_list())
         ghosts_.on_new_list(*communicator, program_.max_exchanged_width, graph_, stream_);
@@ -249,11 +245,6 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
         run_direct(step, wanted);
     else
         run_captured(step, wanted);
-    if (repeat_exact(communicator)) {  // some edge is too short for a table
-        prepare_exact();
-        worker_.exact = true;
-        run_direct(step, wanted);
-    }
     exchanged_ = ghosts_.take_copied();
     finish(graph, wanted);
 }
@@ -268,31 +259,6 @@ const double* CudaExecutor<T>::upload_energy_weights(const Graph& graph, const W
     energy_weights_.upload(weights.data(), weights.size() * sizeof(double), stream_);
     stream_.synchronize();
     return energy_weights_.as<const double>();
-}
-
-// Of processes that exchange rows either all repeat a step, or none.
-template <typename T>
-bool CudaExecutor<T>::repeat_exact(Communicator* communicator) {
-    const bool mine = results_.flags_on_host()[1] != 0;
-    if (communicator == nullptr) return mine;
-    if (communicator->has_any()) return communicator->any(mine);
-    if (mine)
-        bad_argument(
-            "an edge is shorter than the tables of the radial networks, and the "
-            "communicator has no function any, which lets all processes repeat the "
-            "step without tables: set it");
-    return false;
-}
-
-// What only evaluations without tables need, which are rare.
-template <typename T>
-void CudaExecutor<T>::prepare_exact() {
-    if (prepared_exact_) return;
-    for (const auto& op : ops_) op->prepare_exact(kernels_, stream_);
-    kernels_.load();
-    for (const auto& op : ops_) op->on_new_list(graph_, stream_);
-    stream_.synchronize();
-    prepared_exact_ = true;
 }
 
 // Layer by layer, with the time of each.

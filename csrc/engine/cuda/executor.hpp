@@ -12,7 +12,7 @@
 #include "engine/cuda/batch.hpp"
 #include "engine/cuda/cell_list.hpp"
 #include "engine/cuda/device_points.hpp"
-#include "engine/cuda/edges/edge_functions.hpp"
+#include "engine/cuda/edges/geometry.hpp"
 #include "engine/cuda/ghosts.hpp"
 #include "engine/cuda/step.hpp"
 #include "engine/cuda/step_results.hpp"
@@ -96,7 +96,7 @@ private:
         return small_ ? program_.stream_plan : program_.gradient_plan;
     }
     Step& step_of(const Wanted& wanted, bool communicates);
-    void on_new_list(const Graph& graph);
+    void on_new_list();
     // Before a list: where results and positions go, of nodes and of points that a list is made of.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve();
@@ -112,8 +112,6 @@ private:
     void run_direct(Step& step, const Wanted& wanted);
     void run_captured(Step& step, const Wanted& wanted);
     void download_descriptors(const Stage& stage);
-    void prepare_exact();
-    bool repeat_exact(Communicator* communicator);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
     void forget_steps() {
@@ -143,9 +141,9 @@ private:
     CudaGhosts<T> ghosts_;
     std::unique_ptr<DevicePoints> points_;  // null: the program reads edges
     StepResults results_;
-    bool prepared_ = false, prepared_exact_ = false;
+    bool prepared_ = false;
 
-    DeviceMemory arena_, edge_gradient_, scratch_, energy_weights_;
+    DeviceMemory arena_, edge_gradient_, energy_weights_;
     PinnedMemory positions_, descriptors_;
     CudaWorker<T> worker_;
     std::map<int, Step> steps_;    // by kind of evaluation

@@ -47,9 +47,7 @@ const std::vector<TileShape> DOUBLE_TILES{
 
 // GEMM_BITS of the text, which says what tensor cores multiply; 0: plain arithmetic.
 template <typename T>
-int tensor_bits(CudaPrecision precision, int capability) {
-    if (precision == CudaPrecision::tf32) return 11;
-    if (precision == CudaPrecision::bf16) return 8;
+int tensor_bits(int capability) {
     if (sizeof(T) == 8) return 53;
     // On these chips tf32 is at least seven times as fast as float32.
     for (const int fast : {80, 90, 100, 103})
@@ -247,7 +245,7 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
 template <typename T>
 CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     : multiprocessors_(kernels.multiprocessors()),
-      bits_(tensor_bits<T>(kernels.precision(), kernels.compute_capability())),
+      bits_(tensor_bits<T>(kernels.compute_capability())),
       capability_(kernels.compute_capability()) {
     const auto ask = [&](int bits) {
         functions_.clear();
@@ -259,8 +257,7 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
     };
     // A kernel file of one target also serves later chips, which may multiply the other way.
     const bool listed = kernels.device() == NO_DEVICE;
-    if (listed && sizeof(T) == 4 && kernels.precision() == CudaPrecision::strict)
-        ask(bits_ == 0 ? 24 : 0);
+    if (listed && sizeof(T) == 4) ask(bits_ == 0 ? 24 : 0);
     ask(bits_);
 }
 

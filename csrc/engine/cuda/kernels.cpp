@@ -38,10 +38,8 @@ std::string not_loaded(const FoundKernels& found, const std::string& reason) {
 // Of a file that is named, or of the cache.
 class PackageCode : public CudaCode {
 public:
-    PackageCode(std::shared_ptr<const Package> package, KernelChoice choice,
-                CudaPrecision precision, int capability)
-        : precision_(name_of(precision)),
-          finder_(std::move(package), std::move(choice), capability, precision_) {}
+    PackageCode(std::shared_ptr<const Package> package, KernelChoice choice, int capability)
+        : finder_(std::move(package), std::move(choice), capability) {}
 
     const KernelFile& file() override {
         finder_.find();
@@ -54,9 +52,8 @@ public:
             const Tensor* const code = from.code(found().target, text.key);
             if (code == nullptr)
                 throw EngineError(ErrorKind::compiler,
-                                  from.path() + " has no machine code of " + text.name +
-                                      (precision_.empty() ? "" : " in precision " + precision_) +
-                                      " for " + found().target + ": make it with '" +
+                                  from.path() + " has no machine code of " + text.name + " for " +
+                                      found().target + ": make it with '" +
                                       finder_.command(found().target) + " --again'");
             codes.emplace_back(static_cast<const char*>(code->data),
                                static_cast<std::size_t>(code->count));
@@ -77,7 +74,6 @@ private:
         return *found().file;
     }
 
-    std::string precision_;
     KernelFinder finder_;
 };
 
@@ -96,10 +92,8 @@ private:
 
 }  // namespace
 
-CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice,
-                    CudaPrecision precision, int capability) {
-    return std::make_shared<PackageCode>(std::move(package), std::move(choice), precision,
-                                         capability);
+CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice, int capability) {
+    return std::make_shared<PackageCode>(std::move(package), std::move(choice), capability);
 }
 
 CudaCodePtr code_of(KernelFile file) { return std::make_shared<ListedCode>(std::move(file)); }
@@ -132,17 +126,6 @@ private:
     std::set<std::pair<std::string, int>> kernels_;
     std::unique_ptr<const DeviceModule> module_;
 };
-
-const char* name_of(CudaPrecision precision) {
-    switch (precision) {
-        case CudaPrecision::tf32:
-            return "tf32";
-        case CudaPrecision::bf16:
-            return "bf16";
-        default:
-            return "";
-    }
-}
 
 CudaFunction::CudaFunction(std::shared_ptr<CudaProgram> program, const std::string& kernel,
                            int shared_bytes)

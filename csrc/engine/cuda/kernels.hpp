@@ -69,26 +69,19 @@ public:
 };
 using CudaCodePtr = std::shared_ptr<CudaCode>;
 
-// How float products with weights are computed. `strict`: as float; the others round what is
-// multiplied to 11 or 8 bits, and sum in float.
-enum class CudaPrecision { strict, tf32, bf16 };
-const char* name_of(CudaPrecision precision);  // "tf32"; of strict: ""
-
 // What kernels are for.
 struct CudaTarget {
     int device = 0;      // or NO_DEVICE: texts are asked for, and listed
     int capability = 0;  // 90 for sm_90; 0: what the device has
     CudaCodePtr code = {};
-    CudaPrecision precision = CudaPrecision::strict;
 };
 
 // Machine code of the kernels that a package's evaluation runs.
-CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice,
-                    CudaPrecision precision, int capability);
+CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice, int capability);
 // Descriptions of passes alone, for lists.
 CudaCodePtr code_of(KernelFile file);
 
-// Loads for one device and one precision; each text once. Functions can be asked for before they
+// Loads for one device; each text once. Functions can be asked for before they
 // can be had: `load` finds all programs at once.
 class CudaKernels {
 public:
@@ -98,7 +91,6 @@ public:
     int device() const { return place_.device; }
     int item_bytes() const { return item_bytes_; }
     int compute_capability() const { return place_.capability; }
-    CudaPrecision precision() const { return place_.precision; }
     int multiprocessors() const;  // at least 1
     const KernelFile& file() { return place_.code->file(); }
 

@@ -32,27 +32,25 @@ template <typename T>
 class CudaModel : public Model {
 public:
     CudaModel(std::shared_ptr<const Package> package, ModelInfo info, int device,
-              CudaPrecision precision, KernelChoice choice)
+              KernelChoice choice)
         : Model(std::move(package), std::move(info), Stages::separate),
           ops_(program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device))),
-          device_(device),
-          precision_(precision) {
+          device_(device) {
         if (!program_.kernel_refusal.empty() && choice.file.empty())
             throw EngineError(ErrorKind::unsupported,
                               package_->path() + ": " + program_.kernel_refusal +
                                   ", so it runs on CPUs only: use device \"cpu\"");
         capability_ = guarded(device, [&] { return mdcg::compute_capability(device); });
         name_ = guarded(device, [&] { return mdcg::device_name(device); });
-        code_ = code_of(package_->kernels_of(package_), std::move(choice), precision, capability_);
+        code_ = code_of(package_->kernels_of(package_), std::move(choice), capability_);
     }
 
     bool on_device() const override { return true; }
     bool makes_edges() const override { return true; }
 
     std::string device_label() const override {
-        const std::string precision = name_of(precision_);
         return mdcg::device_label(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
-               (precision.empty() ? "" : ", " + precision) + ")";
+               ")";
     }
     std::string kernel_summary() const override {
         return executor_ != nullptr ? executor_->kernels().summary() : code_->outlook();
@@ -126,10 +124,7 @@ protected:
     void add_to_report(nlohmann::json& out) const override {
         out["device"] = mdcg::device_label(device_);
         out["device_name"] = name_;
-        const std::string precision = name_of(precision_);
-        out["precision"] = !precision.empty()       ? precision
-                           : info_.double_precision ? "fp64"
-                                                    : "fp32";
+        out["precision"] = info_.double_precision ? "fp64" : "fp32";
         const bool given = listed_ && !own_listed_ && !copies_.taken();
         if (lists_built_ > 0 && !given) {
             out["neighbors_ms"] = neighbors_ms_;
@@ -171,8 +166,7 @@ private:
                         ops_ =
                             program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device_));
                     auto made = std::make_unique<CudaExecutor<T>>(
-                        program_, std::move(ops_), info_,
-                        CudaTarget{device_, capability_, code_, precision_});
+                        program_, std::move(ops_), info_, CudaTarget{device_, capability_, code_});
                     made->prepare();
                     executor_ = std::move(made);
                 }
@@ -401,7 +395,6 @@ private:
 
     std::vector<std::unique_ptr<CudaOp<T>>> ops_;  // until an executor takes them
     int device_, capability_ = 0;
-    CudaPrecision precision_;
     pid_t process_ = 0;  // of the first evaluation
     std::string name_;
     CudaCodePtr code_;
@@ -431,10 +424,9 @@ std::vector<CudaKernelSource> list_kernel_sources(const Package& package, const 
 }  // namespace
 
 std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package> package,
-                                                  int capability, CudaPrecision precision,
-                                                  const std::string& passes) {
+                                                  int capability, const std::string& passes) {
     std::vector<CudaKernelSource> found;
-    const CudaTarget place{NO_DEVICE, capability, code_of(KernelFile(package, passes)), precision};
+    const CudaTarget place{NO_DEVICE, capability, code_of(KernelFile(package, passes))};
     for (const auto& network : networks_of(package)) {
         const ModelInfo info = read_model_info(*network);
         const auto sources = info.double_precision
@@ -446,12 +438,12 @@ std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package>
 }
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int device, CudaPrecision precision, KernelChoice choice) {
+                                       int device, KernelChoice choice) {
     if (info.double_precision)
         return std::make_unique<CudaModel<double>>(std::move(package), std::move(info), device,
-                                                   precision, std::move(choice));
+                                                   std::move(choice));
     return std::make_unique<CudaModel<float>>(std::move(package), std::move(info), device,
-                                              precision, std::move(choice));
+                                              std::move(choice));
 }
 
 }  // namespace mdcg

@@ -18,16 +18,13 @@ int parse_device(const std::string& text);
 // as 90; no device is needed. `passes`: what Python has generated, as a kernel file describes it.
 // Throws EngineError.
 std::vector<CudaKernelSource> cuda_kernel_sources(std::shared_ptr<const Package> package,
-                                                  int capability, CudaPrecision precision,
-                                                  const std::string& passes);
+                                                  int capability, const std::string& passes);
 
-// What "", "fp32" or "float32", "fp64" or "float64", "tf32" or "bf16" means for a package on a
-// device of a compute capability, or on the CPU (0); `device` names it. Throws EngineError where it
-// cannot be had.
-CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
-                              const std::string& device);
+// Throws EngineError where a text is not "" or a name of the package's precision: "fp32" or
+// "float32", "fp64" or "float64".
+void check_precision(const std::string& text, const Package& package);
 
 std::unique_ptr<Model> open_cuda_model(std::shared_ptr<const Package> package, ModelInfo info,
-                                       int device, CudaPrecision precision, KernelChoice choice);
+                                       int device, KernelChoice choice);
 
 }  // namespace mdcg

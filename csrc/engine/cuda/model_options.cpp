@@ -44,35 +44,24 @@ int parse_device(const std::string& text) {
     return device;
 }
 
-CudaPrecision parse_precision(const std::string& text, const Package& package, int capability,
-                              const std::string& device) {
-    const bool fast = text == "tf32" || text == "bf16";
-    const bool single = text == "fp32" || text == "float32";
-    if (!text.empty() && !single && text != "fp64" && text != "float64" && !fast)
+void check_precision(const std::string& text, const Package& package) {
+    if (text == "tf32" || text == "bf16")
         bad_argument("precision is '" + text +
-                     "', expected fp32 (or float32), fp64 (or float64), tf32 or bf16, or nothing "
-                     "for that of the package");
+                     "', a mode that was removed: leave it out, and float32 packages multiply in "
+                     "float32");
+    const bool single = text == "fp32" || text == "float32";
+    if (!text.empty() && !single && text != "fp64" && text != "float64")
+        bad_argument("precision is '" + text +
+                     "', expected fp32 (or float32) or fp64 (or float64), or nothing for that of "
+                     "the package");
     const bool wide = read_model_info(package).double_precision;
-    if (text.empty() || (!fast && single != wide)) return CudaPrecision::strict;
-    const std::string what = "precision is '" + text + "', and ";
-    if (fast && capability == 0)
-        throw EngineError(ErrorKind::unsupported,
-                          what +
-                              "CPUs have no such arithmetic here: leave it out, or use "
-                              "device cuda");
-    if (!fast || wide)
-        throw EngineError(ErrorKind::unsupported,
-                          what + package.path() + " was converted to " +
-                              (wide ? "float64" : "float32") +
-                              ", which is fixed: leave it out, or convert the checkpoint again "
-                              "(mdcg-patch --precision " +
-                              (fast || single ? "fp32)" : "fp64)"));
-    if (capability < 80)
-        throw EngineError(ErrorKind::unsupported,
-                          what + device + " (sm_" + std::to_string(capability) +
-                              ") has no such arithmetic, which sm_80 and later have: leave it "
-                              "out, or use another device");
-    return text == "tf32" ? CudaPrecision::tf32 : CudaPrecision::bf16;
+    if (text.empty() || single != wide) return;
+    throw EngineError(ErrorKind::unsupported,
+                      "precision is '" + text + "', and " + package.path() + " was converted to " +
+                          (wide ? "float64" : "float32") +
+                          ", which is fixed: leave it out, or convert the checkpoint again "
+                          "(mdcg-patch --precision " +
+                          (single ? "fp32)" : "fp64)"));
 }
 
 }  // namespace mdcg

@@ -13,11 +13,11 @@ namespace {
 constexpr std::int64_t MIN_TABLE_DEGREE = 3, MAX_TABLE_DEGREE = 15;
 
 constexpr const char* NAMES[] = {
-    "order",      "sender",  "row_ptr",  "place",  "types",   "sender_type", "active",
-    "num_active", "n_rows",  "n_types",  "n_adds", "n_parts", "n_flip",      "unit",
-    "length",     "places",  "table",    "x",      "y",       "w",           "g",
-    "out",        "dx",      "dy",       "dw",     "de",      "n_de",        "n_group",
-    "n_first",    "n_local", "receiver", "node",   "one_way", "own",         "short_edges"};
+    "order",   "sender",  "row_ptr", "place",   "types",   "sender_type", "active",   "num_active",
+    "n_rows",  "n_types", "n_adds",  "n_parts", "n_flip",  "unit",        "length",   "places",
+    "table",   "x",       "y",       "w",       "g",       "out",         "dx",       "dy",
+    "dw",      "de",      "n_de",    "n_group", "n_first", "n_local",     "receiver", "node",
+    "one_way", "own",     "xa",      "yb",      "wc"};
 static_assert(std::size(NAMES) == static_cast<std::size_t>(CudaArgument::count));
 
 std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) {
@@ -46,10 +46,6 @@ CudaPassKernel::CudaPassKernel(const OpSpec& layer, std::string pass, Widths wid
       where_(layer.fields.where()),
       pass_(std::move(pass)),
       widths_(std::move(widths)) {}
-
-bool CudaPassKernel::available(CudaKernels& kernels) const {
-    return !kernels.file().passes(layer_, pass_).empty();
-}
 
 CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
     Variant variant;
@@ -123,11 +119,6 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
 
 bool CudaPassKernel::zeroes(CudaArgument name) const {
     return std::find(chosen_.zeroed.begin(), chosen_.zeroed.end(), name) != chosen_.zeroed.end();
-}
-
-bool CudaPassKernel::uses(CudaArgument name) const {
-    const std::vector<CudaArgument>& all = chosen_.arguments;
-    return std::find(all.begin(), all.end(), name) != all.end();
 }
 
 int CudaPassKernel::streams() const {

@@ -51,8 +51,10 @@ enum class CudaArgument : int {
     receiver,  // [edges]
     node,      // [edges] sender
     one_way,
-    own,          // [receivers][n_parts] rows of dx that blocks have summed for their receivers
-    short_edges,  // [1] set where an edge is too short for the table
+    own,  // [receivers][n_parts] rows of dx that blocks have summed for their receivers
+    xa,   // cotangents, which only operators of torch have
+    yb,
+    wc,
     count
 };
 
@@ -81,9 +83,6 @@ public:
     // operands, which the kernels must have been made for.
     CudaPassKernel(const OpSpec& layer, std::string pass, Widths widths);
 
-    // Whether there are kernels for that pass.
-    bool available(CudaKernels& kernels) const;
-
     // Takes the programs for the device. Throws EngineError where there are none, they are damaged,
     // or the device is too old for all.
     void prepare(CudaKernels& kernels);
@@ -91,17 +90,16 @@ public:
     // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
     int singles() const { return singles_; }  // coefficients in float32: see TABLE_SINGLES
-    // Likewise: blocks that a multiprocessor holds, by an estimate that is the same on all devices.
+    // After `prepare`: blocks that a multiprocessor holds, by an estimate that is the same on all
+    // devices.
     int resident() const { return chosen_.resident; }
 
-    // Likewise: must an operand be zero before the launch; is it used at all.
+    // After `prepare`: whether an operand must be zero before the launch.
     bool zeroes(CudaArgument name) const;
-    bool uses(CudaArgument name) const;
     // Of kernels.
     int count() const { return static_cast<int>(chosen_.entries.size()); }
     // Streams that the kernels may run on, at least 1. Kernels of different streams write to
-    // different memory, but for `short_edges`, which all of them may set; `de` has a part for each
-    // stream.
+    // different memory; `de` has a part for each stream.
     int streams() const;
     // Enqueues all kernels of the pass, one after the other.
     void launch(const DeviceStream& stream, const CudaArguments& arguments) const;

@@ -171,15 +171,46 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
         else
             (sender ? spec.sender_value : spec.receiver_value) = name;
     }
-    if (fields.has("table")) {
-        const Fields table = fields.object("table");
-        spec.knots = static_cast<int>(table.integer("knots", limits::MIN_KNOTS, limits::MAX_KNOTS));
-        (void)table.number("error", 0.0);  // for readers of the file
+    spec.exact = !fields.has("table");
+    if (!spec.exact) {
+        (void)fields.object("table");
         if (!spec.sender_value.empty() || !spec.receiver_value.empty())
             fields.fail(
                 "a table needs a network of length and types alone, this one sees features");
     }
     return spec;
+}
+
+bool RadialSpec::has_table() const {
+    if (!sender_value.empty() || !receiver_value.empty()) return false;
+    return std::none_of(layers.begin(), layers.end(), [](const Layer& layer) {
+        return layer.activation == Activation::relu || layer.activation == Activation::abs;
+    });
+}
+
+void RadialSpec::check_finite(const Fields& fields) const {
+    if (!sender_value.empty() || !receiver_value.empty()) return;
+    constexpr std::int64_t COUNT = 16;
+    const Radial<double> network(*this);
+    const std::vector<std::int32_t> types(COUNT, 0);
+    std::vector<double> lengths;
+    for (int i = 0; i < COUNT; ++i) lengths.push_back(pair_r_max(0, 0) * (i + 0.5) / COUNT);
+    AlignedArray<char> work(network.work_bytes(COUNT));
+    AlignedArray<double> hidden(size(COUNT * network.hidden_stride()));
+    network.forward({COUNT, COUNT, lengths.data(), types.data(), types.data()}, {}, {}, work.data(),
+                    hidden.data(), false);
+    const std::vector<double> matrix = last();
+    const std::size_t outputs = size(layers.back().out);
+    for (std::int64_t i = 0; i < COUNT; ++i)
+        for (std::size_t o = 0; o < outputs; ++o) {
+            double weight = 0;
+            for (std::size_t k = 0; k < size(units()); ++k)
+                weight += hidden[size(i * network.hidden_stride()) + k] * matrix[k * outputs + o];
+            if (!std::isfinite(weight))
+                fields.fail("the radial network gives NaN or infinity within its cutoff of " +
+                            number_text(pair_r_max(0, 0), 4) +
+                            " Å: the training has diverged, or the model is damaged");
+        }
 }
 
 std::vector<double> RadialSpec::last() const {
@@ -225,6 +256,7 @@ Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
         layer.norm = !from.norm_weight.empty();
         copy(from.norm_weight, layer.norm_weight);
         copy(from.norm_bias, layer.norm_bias);
+        if (layer.norm) copy(std::vector<double>(size(from.out), 1.0), layer.ones);
         layer.epsilon = static_cast<T>(from.epsilon);
         layer.activation = from.activation;
         layer.factor = static_cast<T>(from.factor);
@@ -398,6 +430,40 @@ void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
         double total = 0;
         for (int k = 0; k < count; ++k) total += static_cast<double>(row[k]) * slope[k];
         d_length[e] += total;
+    }
+}
+
+template <typename T>
+void Radial<T>::derivative(const RadialEdges& edges, char* work, T* slopes) const {
+    const SimdTable<T>& kernels = simd<T>();
+    const std::int64_t n = edges.capacity;
+    const Memory m = lay_out(n, work);
+    T *d = m.first, *other = m.second;
+    std::int64_t stride = basis_stride_;
+    std::copy_n(m.basis_slope, n * stride, d);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        const Layer& layer = layers_[i];
+        kernels.gemm(n, d, stride, layer.weight, other, layer.stride, nullptr, false);
+        stride = layer.stride;
+        if (layer.norm) {  // its matrix is symmetric but for the weights
+            kernels.layer_norm_gradient(n, layer.out, stride, layer.ones.data(),
+                                        m.layers[i].normalised, m.layers[i].scale, other);
+            for (std::int64_t e = 0; e < n; ++e)
+                kernels.multiply(stride, layer.norm_weight.data(), other + e * stride);
+        }
+        kernels.multiply(n * stride, m.layers[i].slope, other);
+        std::swap(d, other);
+    }
+    const T* const last = layers_.empty() ? m.basis : m.layers[layers_.size() - 1].value;
+    for (std::int64_t e = 0; e < n; ++e) {
+        T* const row = slopes + e * hidden_stride_;
+        std::fill_n(row, hidden_stride_, T(0));
+        if (!(edges.length[e] < m.r_max[e])) continue;
+        std::copy_n(d + e * stride, last_in_, row);
+        if (spec_.functions.cutoff_on_basis) continue;
+        const T cutoff = static_cast<T>(m.cutoff[e]), slope = static_cast<T>(m.cutoff_slope[e]);
+        for (int k = 0; k < last_in_; ++k) row[k] = cutoff * row[k] + slope * last[e * stride + k];
+        if (constant_unit_) row[last_in_] = slope;
     }
 }
 

@@ -14,7 +14,8 @@
 //   "layers": [{"weight": [in, out], "bias": [out], "layer_norm": {"weight", "bias", "epsilon"},
 //               "activation", "factor"}, ...]; the last one has neither norm nor activation
 //   "sender", "receiver": tensor [T, hidden] or value, added before the first norm and activation
-//   "table": null or {"knots": K, "error": bound}: see radial_table.hpp
+//   "table": null (CPUs evaluate the network) or an object (CPUs evaluate a table: see
+//            radial_table.hpp), whose fields, which older packages have, are not read
 // An edge of length r_max or more gives zeros, also where layers have biases.
 #pragma once
 
@@ -50,8 +51,8 @@ struct RadialSpec {
     std::vector<Layer> layers;
     std::vector<double> sender_table, receiver_table;  // [T][hidden] or empty
     std::string sender_value, receiver_value;          // names of values, or empty
-    int knots = 0;                                     // of the table; 0: no table
-    double table_bytes = 0;                            // limit for the tables of all pairs
+    bool exact = false;  // CPUs evaluate the network, and tables of GPUs have the tightest limit
+    double table_bytes = 0;  // limit for the tables of all pairs
 
     // `outputs`: number of columns that the last layer must have.
     static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs);
@@ -64,6 +65,11 @@ struct RadialSpec {
     double pair_r_0(int receiver, int sender) const {
         return r_0.empty() ? 0.0 : r_0[pair(receiver, sender)];
     }
+    // Whether weights are functions of the length and the types alone, and smooth enough for a
+    // table.
+    bool has_table() const;
+    // Throws where weights of the first type that depend on lengths alone are not finite.
+    void check_finite(const Fields& fields) const;
     // Whether weights stay the same if sender and receiver are exchanged.
     bool symmetric() const;
     // Whether weights of edges of the same length and receiver depend on the type of the sender.
@@ -123,6 +129,9 @@ public:
     // [capacity][hidden_stride], and adds to d_length [capacity].
     void backward(const RadialEdges& edges, const RadialRows<T>& sender,
                   const RadialRows<T>& receiver, char* work, T* d_hidden, double* d_length) const;
+    // After forward with the same edges and work: derivatives of hidden by the length,
+    // [capacity][hidden_stride].
+    void derivative(const RadialEdges& edges, char* work, T* slopes) const;
 
 private:
     struct Layer {
@@ -131,7 +140,7 @@ private:
         PackedMatrix<T> weight, weight_t;
         AlignedArray<T> bias;  // [stride], zeros where there is none
         bool norm;
-        AlignedArray<T> norm_weight, norm_bias;
+        AlignedArray<T> norm_weight, norm_bias, ones;
         T epsilon;
         Activation activation;
         T factor;

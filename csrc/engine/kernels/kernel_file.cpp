@@ -50,8 +50,8 @@ std::string kernel_problem(const Package& package) {
     return problem.dump();
 }
 
-std::string kernel_key(const std::string& problem, const std::string& precision) {
-    return KernelCache::key({problem, kernel_generator(), precision});
+std::string kernel_key(const std::string& problem) {
+    return KernelCache::key({problem, kernel_generator()});
 }
 
 const char* kernel_generator() { return MDCG_GENERATOR; }

@@ -14,8 +14,8 @@ namespace mdcg {
 // Everything of a package that its kernels depend on, as JSON: the layers, the irreps of values,
 // and the types and shapes of tensors, not their numbers. Python generates kernels from it alone.
 std::string kernel_problem(const Package& package);
-// Names the kernels of a problem: the name of their entry in the cache. `precision`: "" or "tf32".
-std::string kernel_key(const std::string& problem, const std::string& precision);
+// Names the kernels of a problem: the name of their entry in the cache.
+std::string kernel_key(const std::string& problem);
 // Digest of the sources that generate kernels. A kernel file holds it beside the version.
 const char* kernel_generator();
 // Key of the text of a kernel for devices: 32 hexadecimal digits.

@@ -132,11 +132,8 @@ void set_python(const std::string& path) {
 }
 
 KernelFinder::KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice,
-                           int capability, std::string precision)
-    : package_(std::move(package)),
-      choice_(std::move(choice)),
-      precision_(std::move(precision)),
-      targets_(targets_for(capability)) {
+                           int capability)
+    : package_(std::move(package)), choice_(std::move(choice)), targets_(targets_for(capability)) {
     if (capability != 0 && capability < OLDEST_DEVICE)
         refusal_ = "the device has compute capability " + std::to_string(capability / 10) + "." +
                    std::to_string(capability % 10) +
@@ -152,7 +149,7 @@ const std::string& KernelFinder::problem() const {
 std::string KernelFinder::command(const std::string& target) const {
     const bool native = target == host_target("native");
     return "python -m mdcg kernels " + package_->path() + " --target " +
-           (native ? "native" : target) + (precision_.empty() ? "" : " --precision " + precision_);
+           (native ? "native" : target);
 }
 
 const FoundKernels& KernelFinder::find() {
@@ -212,7 +209,7 @@ FoundKernels KernelFinder::cached() const {
 
 FoundKernels KernelFinder::cached(const std::string& target) const {
     const KernelCache cache(target, BINARY);
-    const std::string key = kernel_key(problem(), precision_);
+    const std::string key = kernel_key(problem());
     const CachedKernelPtr entry = cache.find(key);
     if (entry == nullptr) return {};
     FoundKernels found;
@@ -235,7 +232,7 @@ FoundKernels KernelFinder::make(const std::string& target, bool again) const {
     }
     try {
         const KernelCache cache(target, BINARY);
-        const std::string key = kernel_key(problem(), precision_);
+        const std::string key = kernel_key(problem());
         std::string by;
         double seconds = 0;
         if (again) cache.discard(key);
@@ -268,7 +265,6 @@ std::string KernelFinder::run_python(const std::string& target, bool again,
     std::vector<std::string> command = {
         python,     "-c",   RUN,        "kernels", "/dev/fd/" + std::to_string(GIVEN_FILE),
         "--target", target, "--output", output};
-    if (!precision_.empty()) command.insert(command.end(), {"--precision", precision_});
     if (again) command.emplace_back("--again");
     ProcessOptions options;
     // <root>/<version>/tmp/<folder>

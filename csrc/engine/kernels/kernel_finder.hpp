@@ -44,8 +44,7 @@ class KernelFinder {
 public:
     // Kernels for this CPU (capability 0), or for a device of a compute capability such as 90.
     // Throws EngineError where a file is named that does not fit.
-    KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice, int capability = 0,
-                 std::string precision = "");
+    KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice, int capability = 0);
 
     const KernelChoice& choice() const { return choice_; }
     // Looks for the kernels until some were found. Those of the cache are made where they are
@@ -74,7 +73,6 @@ private:
 
     std::shared_ptr<const Package> package_;
     KernelChoice choice_;
-    std::string precision_;
     std::vector<std::string> targets_;  // whose code runs here, the best first
     std::string refusal_;               // why no kernels run here; empty: they do
     mutable std::string text_;          // of the problem

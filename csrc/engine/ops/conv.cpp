@@ -15,6 +15,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
     description = ConvDescription::read(fields, outputs, align);
     expect_same_dtype(fields.object_in_text("problem"));
     radial = RadialSpec::read(from, given.info, outputs);
+    radial.check_finite(from);
     units = radial.units();
     hidden_stride = (units + align - 1) / align * align;
     normalization = fields.text("normalization", "component");

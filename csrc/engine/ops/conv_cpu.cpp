@@ -36,8 +36,8 @@ public:
     void begin(const Graph& graph) override {
         by_type_ = types_ && types_->begin(graph);
         if (table_ && !by_type_)
-            table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
-                            graph.num_edges, graph.num_nodes);
+            has_tables_ = table_->require(graph.types.data(), graph.receiver.data(),
+                                          graph.sender.data(), graph.num_edges, graph.num_nodes);
     }
     bool fuses_next_op(const Worker<T>&) const override { return by_type_ && types_->composed(); }
     void forward(Worker<T>& worker, Range nodes) const override;
@@ -67,7 +67,8 @@ private:
     Radial<T> radial_;
     std::unique_ptr<RadialTable<T>> table_;
     std::unique_ptr<CpuTypeSums<T>> types_;
-    bool by_type_ = false;  // edges of the list are summed by type
+    bool by_type_ = false;     // edges of the list are summed by type
+    bool has_tables_ = false;  // for all pairs of types of the list
     GenericConv<T> generic_;
     GeneratedConv<T> generated_;
     std::int64_t capacity_, kernel_bytes_;
@@ -89,9 +90,9 @@ CpuConv<T>::CpuConv(const ConvSpec& spec)
       kernel_bytes_(generic_.info().scratch_bytes) {
     if (!x_.present()) x_table_ = spec.x_table<T>();
     if (CpuTypeSums<T>::possible(spec)) types_ = std::make_unique<CpuTypeSums<T>>(spec);
-    if (spec.radial.knots > 0)
-        table_ =
-            std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights, TABLE_STEPS<T>);
+    if (spec.radial.has_table() && !spec.radial.exact)
+        table_ = std::make_unique<RadialTable<T>>(spec.radial, spec.description.weights,
+                                                  TableContent::kWeights);
 }
 
 template <typename T>
@@ -166,7 +167,7 @@ bool CpuConv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block,
     for (int row = 0; row < (l_max_ + 1) * (l_max_ + 1); ++row)
         std::fill(s.harmonics + row * capacity_ + edges.count, s.harmonics + (row + 1) * capacity_,
                   T(0));
-    const bool table = table_ && table_->look_up(edges.radial(), s.knot, s.basis, s.slope);
+    const bool table = has_tables_ && table_->look_up(edges.radial(), s.knot, s.basis, s.slope);
     if (!table)
         radial_.forward(edges.radial(), rows(worker, sender_, edges.sender, false),
                         rows(worker, receiver_, edges.receiver, false), s.work, s.hidden, backward);

@@ -45,12 +45,6 @@ std::int64_t most_rows(const DeviceEdges& graph, const CudaPassKernel& kernels) 
 }  // namespace
 
 template <typename T>
-bool CudaTableConv<T>::possible(const ConvSpec& spec) {
-    return (spec.radial.knots > 0 || sizeof(T) == 8) && !spec.sender.present() &&
-           !spec.receiver.present();
-}
-
-template <typename T>
 CudaPassKernel::Widths CudaTableConv<T>::widths(const ConvSpec& spec) {
     return {{"x", spec.description.x.width},
             {"w", spec.description.weights.width},
@@ -68,41 +62,33 @@ CudaTableConv<T>::CudaTableConv(const ConvSpec& spec)
       backward_(spec, "table_backward", widths(spec)) {}
 
 template <typename T>
-bool CudaTableConv<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
+void CudaTableConv<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
     forward_table_->on_new_list(graph, stream);
-    if (!forward_table_->available()) return false;
     backward_table_->on_new_list(graph, stream);
-    if (!backward_table_->available()) return false;
     while (graph.ranges.size() > summed_.size() && summed_.size() < 2)
         summed_.push_back(std::make_unique<DeviceEvent>(stream.device()));
-    return true;
 }
 
 template <typename T>
 void CudaTableConv<T>::prepare(CudaKernels& kernels) {
     forward_.prepare(kernels);
     backward_.prepare(kernels);
-    const RadialSpec& radial = spec_.radial;
-    const WeightColumns& weights = spec_.description.weights;
-    const bool single = sizeof(T) == 4;
-    const auto usable = [](const CudaPassKernel& kernel) {
-        return Table::possible(kernel.degree()) && kernel.singles() == TABLE_SINGLES<T>;
+    const auto table = [&](const CudaPassKernel& kernel, bool slopes) {
+        if (!Table::possible(kernel.degree()) || kernel.singles() != TABLE_SINGLES<T>)
+            kernels.file().package().fail(
+                "has kernels for another kind of radial network: make the file again");
+        return std::make_unique<Table>(spec_.name, spec_.radial, spec_.description.weights,
+                                       TableContent::kWeights, kernel.degree(),
+                                       Table::limit(spec_.radial, slopes));
     };
-    if (!usable(forward_) || !usable(backward_) ||
-        (single && backward_.degree() != Table::SPLINE_DEGREE))
-        kernels.file().package().fail(
-            "has kernels for another kind of radial network: make the file again");
-    forward_table_ =
-        std::make_unique<Table>(radial, weights, forward_.degree(), Table::kValueTolerance);
-    backward_table_ = single ? std::make_unique<Table>(radial, weights)
-                             : std::make_unique<Table>(radial, weights, backward_.degree(),
-                                                       Table::kDoubleTolerance);
+    forward_table_ = table(forward_, false);
+    backward_table_ = table(backward_, true);
     sums_ = CudaSenderSums<T>(kernels);
 }
 
 template <typename T>
 std::size_t CudaTableConv<T>::scratch_bytes(const DeviceEdges& graph) const {
-    if (!backward_.uses(CudaArgument::dx)) return 0;
+    if (!spec_.x.present()) return 0;
     // before there is a list: two buffers, each of as many rows as a chunk has edges
     if (graph.chunks.empty())
         return static_cast<std::size_t>(2 * graph.longest_chunk * row_bytes());
@@ -128,7 +114,6 @@ CudaArguments CudaTableConv<T>::arguments(const CudaWorker<T>& worker, const Tab
     found.set(A::length, graph.length);
     found.set(A::places, table.places());
     found.set(A::table, table.data());
-    found.set(A::short_edges, worker.short_edges);
     found.set(A::x, x);
     return found;
 }
@@ -180,7 +165,7 @@ void CudaTableConv<T>::backward(CudaWorker<T>& worker, const T* x, bool by_type,
     using A = CudaArgument;
     KernelStreams& streams = *worker.streams;
     const int num_streams = backward_.streams();
-    if (!backward_.uses(A::dx)) {
+    if (!spec_.x.present()) {
         ReceiverRange all;
         all.num_receivers = graph.num_local;
         streams.fork(num_streams);

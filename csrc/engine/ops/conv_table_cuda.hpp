@@ -18,17 +18,10 @@ namespace mdcg {
 template <typename T>
 class CudaTableConv {
 public:
-    // Whether the weights of edges are functions of their lengths and types.
-    static bool possible(const ConvSpec& spec);
-
-    CudaTableConv(const ConvSpec& spec);
-    // Whether such kernels were generated.
-    bool available(CudaKernels& kernels) const {
-        return forward_.available(kernels) && backward_.available(kernels);
-    }
+    // The radial network has a table.
+    explicit CudaTableConv(const ConvSpec& spec);
     void prepare(CudaKernels& kernels);
-    // False: a pair of types of the list has no table that is exact enough (double precision only).
-    bool on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
+    void on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     std::size_t scratch_bytes(const DeviceEdges& graph) const;
 

@@ -33,9 +33,9 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
       matrices_(spec),
       factors_(harmonic_factors<T>(l_max_, spec.normalization)),
       radial_(spec.radial) {
-    if (spec.radial.knots > 0)
-        table_ = std::make_unique<RadialTable<T>>(
-            hidden_spec(spec.radial), hidden_columns(spec.radial, stride_), TABLE_STEPS<T>);
+    if (spec.radial.has_table() && !spec.radial.exact)
+        table_ = std::make_unique<RadialTable<T>>(spec.radial, hidden_columns(spec.radial, stride_),
+                                                  TableContent::kUnits);
 }
 
 // Compares multiply-adds: receivers with few edges and senders of many types are better served by
@@ -43,7 +43,7 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
 template <typename T>
 bool CpuTypeSums<T>::pays(const Graph& graph, std::int64_t types) const {
     constexpr std::int64_t FROM_TABLE = TABLE_STEPS<T> + 4;  // of a weight: spline, and use
-    const std::int64_t of_weight = spec_.radial.knots > 0 ? FROM_TABLE : stride_;
+    const std::int64_t of_weight = table_ ? FROM_TABLE : stride_;
     return graph.num_local * types * stride_ * matrices_.out().rows.features +
                graph.num_edges * width() * stride_ <=
            graph.num_edges * spec_.description.weights.width * of_weight;
@@ -55,9 +55,8 @@ bool CpuTypeSums<T>::begin(const Graph& graph) {
     for (std::int64_t n = 0; n < graph.num_nodes; ++n) seen_[size(graph.types[size(n)])] = 1;
     const auto count = std::count(seen_.begin(), seen_.end(), 1);
     if (size(count) > MAX_SUMMED_TYPES || !pays(graph, count)) return false;
-    if (table_)
-        table_->require(graph.types.data(), graph.receiver.data(), graph.sender.data(),
-                        graph.num_edges, graph.num_nodes);
+    has_tables_ = table_ && table_->require(graph.types.data(), graph.receiver.data(),
+                                            graph.sender.data(), graph.num_edges, graph.num_nodes);
     if (seen_ == known_) return true;
     known_.clear();  // should memory run out
     present_.clear();
@@ -137,7 +136,7 @@ bool CpuTypeSums<T>::fill(const Worker<T>& worker, Scratch& s, std::int64_t firs
     s.edges.capacity = padded(count);
     s.edges.gather(*worker.graph, worker.types, s.list + first, 0, count, spec_.flip_edges);
     simd<T>().harmonics(l_max_, factors_.data(), s.edges.capacity, s.edges.unit, s.harmonics);
-    if (table_ && table_->look_up(s.edges.radial(), s.knot, s.basis, s.slope)) {
+    if (has_tables_ && table_->look_up(s.edges.radial(), s.knot, s.basis, s.slope)) {
         SplineRows<T> rows{s.edges.count,    stride_ / row_align<T>(),
                            table_->rows(),   table_->data(),
                            table_->steps(),  s.knot,

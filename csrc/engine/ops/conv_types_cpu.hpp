@@ -73,6 +73,7 @@ private:
     std::vector<T> factors_;
     Radial<T> radial_;
     std::unique_ptr<RadialTable<T>> table_;  // of units
+    bool has_tables_ = false;                // for all pairs of types of the list
     std::vector<char> seen_, known_;         // of a list and of the matrices: types
     std::vector<std::int32_t> present_;      // the same types
     std::vector<std::int32_t> number_;       // of a type among them

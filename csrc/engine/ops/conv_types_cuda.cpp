@@ -12,7 +12,6 @@ namespace mdcg {
 
 namespace {
 
-constexpr int ROWS = 0;  // in the place of a degree: there is no table, but rows of units
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr std::int64_t MOST_GRADIENT_PARTS = 4;
 constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
@@ -21,14 +20,12 @@ constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a tim
 
 template <typename T>
 CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
-    : spec_(spec), num_types_(spec.num_types), matrices_(spec) {
-    const WeightColumns units = hidden_columns(spec.radial, spec.hidden_stride);
-    using Table = PolynomialTable<T>;
-    if (sizeof(T) == 8)
-        table_ = std::make_unique<Table>(hidden_spec(spec.radial), units, Table::EXACT_DEGREE,
-                                         Table::kDoubleTolerance);
-    else if (spec.radial.knots > 0)
-        table_ = std::make_unique<Table>(hidden_spec(spec.radial), units);
+    : spec_(spec),
+      num_types_(spec.num_types),
+      matrices_(spec),
+      table_(spec.name, spec.radial, hidden_columns(spec.radial, spec.hidden_stride),
+             TableContent::kUnits, PolynomialTable<T>::UNITS_DEGREE,
+             PolynomialTable<T>::limit(spec.radial, true)) {
     std::vector<char> degrees(size(spec.description.l_max) + 1, 0);
     for (const std::size_t number : matrices_.blocks()) {
         const Block& block = matrices_.block(number);
@@ -39,7 +36,7 @@ CudaTypeSums<T>::CudaTypeSums(const ConvSpec& spec)
 }
 
 template <typename T>
-void CudaTypeSums<T>::ask_for_kernels() {
+void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
     const int l_max = spec_.description.l_max;
     const bool few = has_few_harmonics(), single = sizeof(T) == 4;
     const int lanes = few && single ? 16 : 32;
@@ -49,24 +46,16 @@ void CudaTypeSums<T>::ask_for_kernels() {
     };
     define("L_MAX", l_max);
     define("UNITS", spec_.hidden_stride);
-    define("DEGREE", from_table_ ? table_->degree() : ROWS);
+    define("DEGREE", table_.degree());
     define("EACH", units_at_once(false) / 32);
     define("LANES", lanes);
     define("OWN", units_at_once(true) / lanes);
     // blocks of a multiprocessor, whose registers must suffice
     define("GRADIENT_BLOCKS", !few ? 4 : single ? 8 : 3);
     define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
-    sums_ = kernels_->fixed("type_sums.cuh", "type_sums", defines);
-    shared_sums_ = kernels_->fixed("type_sums.cuh", "type_sums_shared", defines);
-    gradient_ = kernels_->fixed("type_sums.cuh", "type_sums_gradient", defines);
-}
-
-template <typename T>
-void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) {
-    const int l_max = spec_.description.l_max;
-    kernels_ = &kernels;
-    from_table_ = table_ != nullptr;
-    ask_for_kernels();
+    sums_ = kernels.fixed("type_sums.cuh", "type_sums", defines);
+    shared_sums_ = kernels.fixed("type_sums.cuh", "type_sums_shared", defines);
+    gradient_ = kernels.fixed("type_sums.cuh", "type_sums_gradient", defines);
     gemm_ = CudaGemm<T>(kernels);
     multiprocessors_ = kernels.multiprocessors();
     const std::vector<T> factors = harmonic_factors<T>(l_max, spec_.normalization);
@@ -79,28 +68,12 @@ void CudaTypeSums<T>::prepare(CudaKernels& kernels, const DeviceStream& stream) 
 }
 
 template <typename T>
-void CudaTypeSums<T>::prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
-    prepare(kernels, stream);
-    if (sizeof(T) == 8) {  // where no table is exact enough
-        from_table_ = false;
-        ask_for_kernels();
-    }
-}
-
-template <typename T>
 bool CudaTypeSums<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
     std::vector<std::int32_t> present = graph.pairs.sender;
     std::sort(present.begin(), present.end());
     present.erase(std::unique(present.begin(), present.end()), present.end());
     if (present.size() > MAX_SUMMED_TYPES) return false;
-    if (table_) {
-        table_->on_new_list(graph, stream);
-        if (table_->available() != from_table_) {
-            from_table_ = !from_table_;
-            ask_for_kernels();
-            kernels_->load();
-        }
-    }
+    table_.on_new_list(graph, stream);
     if (present == present_) return true;
     present_ = std::move(present);
     std::vector<std::int32_t> number(size(num_types_), -1);
@@ -124,33 +97,23 @@ void CudaTypeSums<T>::make_matrices(const DeviceStream& stream) {
 }
 
 template <typename T>
-typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(
-    char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const {
+typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(char* start,
+                                                           const DeviceEdges& graph) const {
     Scratch s{};
     Layout layout(start);
-    std::int64_t receivers = graph.num_local;
-    if (!from_table()) {
-        receivers = 0;
-        for (const CudaChunk& chunk : graph.chunks)
-            receivers = std::max<std::int64_t>(receivers, chunk.num_receivers);
-    }
     const std::int64_t row = width() * depth();
     const auto bytes = static_cast<std::int64_t>(sizeof(T));
-    s.receivers = std::min(
-        receivers, std::max<std::int64_t>(1, SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
+    s.receivers =
+        std::min(graph.num_local,
+                 std::max<std::int64_t>(1, SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
     layout.take(s.sums, s.receivers * row);
-    if (!from_table()) {
-        layout.take(s.hidden, graph.longest_chunk * spec_.hidden_stride);
-        layout.take(s.work, static_cast<std::int64_t>(edges.work_bytes(graph.longest_chunk)));
-    }
     s.bytes = layout.bytes();
     return s;
 }
 
 template <typename T>
-std::size_t CudaTypeSums<T>::scratch_bytes(const DeviceEdges& graph,
-                                           const CudaEdgeFunctions<T>& edges) const {
-    return lay_out(nullptr, graph, edges).bytes;
+std::size_t CudaTypeSums<T>::scratch_bytes(const DeviceEdges& graph) const {
+    return lay_out(nullptr, graph).bytes;
 }
 
 template <typename T>
@@ -169,41 +132,23 @@ TypeSumArguments<T> CudaTypeSums<T>::arguments(const CudaWorker<T>& worker,
     found.length = graph.length;
     found.unit = static_cast<const T*>(graph.unit);
     found.factors = factors_->template as<T>();
-    if (from_table_) {
-        found.table = table_->data();
-        found.places = table_->places();
-    }
-    found.hidden = scratch.hidden;
+    found.table = table_.data();
+    found.places = table_.places();
     found.sums = scratch.sums;
     found.edge_gradient = worker.edge_gradient;
-    found.short_edges = worker.short_edges;
     found.sign = spec_.flip_edges ? -1.0 : 1.0;
     return found;
 }
 
 template <typename T>
 template <typename Body>
-void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
-                           const Body& body) const {
+void CudaTypeSums<T>::walk(CudaWorker<T>& worker, const Body& body) const {
     const DeviceEdges& graph = *worker.edges;
-    const Scratch scratch =
-        lay_out(worker.device_scratch(scratch_bytes(graph, edges)), graph, edges);
+    const Scratch scratch = lay_out(worker.device_scratch(scratch_bytes(graph)), graph);
     TypeSumArguments<T> arguments = this->arguments(worker, scratch);
-    const auto receivers = [&](std::int64_t first, std::int64_t end) {
-        for (std::int64_t at = first; at < end; at += scratch.receivers) {
-            arguments.first_receiver = static_cast<std::int32_t>(at);
-            body(scratch, arguments, std::min(scratch.receivers, end - at));
-        }
-    };
-    if (from_table()) return receivers(0, graph.num_local);
-    for (const CudaChunk& chunk : graph.chunks) {
-        if (chunk.num_edges > 0)
-            edges.forward(worker, chunk, {}, backward ? scratch.work : nullptr, nullptr,
-                          scratch.hidden);
-        arguments.first_edge = chunk.first_edge;
-        receivers(chunk.first_receiver, chunk.first_receiver + chunk.num_receivers);
-        if (backward && chunk.num_edges > 0)
-            edges.backward(worker, chunk, {}, scratch.work, nullptr, scratch.hidden);
+    for (std::int64_t at = 0; at < graph.num_local; at += scratch.receivers) {
+        arguments.first_receiver = static_cast<std::int32_t>(at);
+        body(scratch, arguments, std::min(scratch.receivers, graph.num_local - at));
     }
 }
 
@@ -220,7 +165,7 @@ void CudaTypeSums<T>::launch(const CudaFunction& kernel, int share, std::int64_t
 }
 
 template <typename T>
-void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const {
+void CudaTypeSums<T>::forward(CudaWorker<T>& worker) const {
     const DeviceEdges& graph = *worker.edges;
     const std::int64_t out_width = matrices_.out().rows.width;
     T* const out = worker.value(matrices_.out());
@@ -229,7 +174,7 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
     if (present_.empty()) return;
     const auto tasks = static_cast<std::int64_t>(present_.size()) *
                        ceil_div(spec_.hidden_stride, units_at_once(false));
-    walk(worker, edges, false,
+    walk(worker,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
              if (graph.num_local < DeviceEdges::fewest_filling)
                  launch(shared_sums_, WARPS, tasks, *worker.stream, arguments, count);
@@ -256,12 +201,12 @@ void CudaTypeSums<T>::forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>&
 }
 
 template <typename T>
-void CudaTypeSums<T>::backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const {
+void CudaTypeSums<T>::backward(CudaWorker<T>& worker) const {
     const DeviceStream& stream = *worker.stream;
     const std::int64_t out_width = matrices_.out().rows.width;
     const T* const gradient = worker.gradient(matrices_.out());
     if (present_.empty()) return;
-    walk(worker, edges, true,
+    walk(worker,
          [&](const Scratch& scratch, const TypeSumArguments<T>& arguments, std::int64_t count) {
              if (unused_)
                  clear_on_device(scratch.sums, size(count * width() * depth()) * sizeof(T), stream);

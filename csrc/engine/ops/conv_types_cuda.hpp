@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "engine/cuda/edges/edge_functions.hpp"
 #include "engine/cuda/edges/polynomial_table.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/ops/conv.hpp"
@@ -15,30 +14,27 @@
 
 namespace mdcg {
 
-// With a table of hidden units where the radial network has one, or one is exact enough in double
-// precision; else from their rows, which CudaEdgeFunctions makes chunk by chunk.
+// From a table of hidden units.
 template <typename T>
 class CudaTypeSums {
 public:
-    static bool possible(const ConvSpec& spec) { return sums_by_type<T>(spec); }
+    static bool possible(const ConvSpec& spec) {
+        return sums_by_type<T>(spec) && spec.radial.has_table();
+    }
 
     // `spec` must stay.
-    CudaTypeSums(const ConvSpec& spec);
+    explicit CudaTypeSums(const ConvSpec& spec);
     void prepare(CudaKernels& kernels, const DeviceStream& stream);
-    // Also takes what only some lists need: for lists of texts.
-    void prepare_all(CudaKernels& kernels, const DeviceStream& stream);
     // False: the list has senders of too many types.
     bool on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
     // True if forward writes the rows of the linear operation after the convolution.
     bool composed() const { return matrices_.composed(); }
-    // Of the list: false where no table is exact enough.
-    bool from_table() const { return from_table_; }
 
-    std::size_t scratch_bytes(const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
+    std::size_t scratch_bytes(const DeviceEdges& graph) const;
     // Writes all rows.
-    void forward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const;
+    void forward(CudaWorker<T>& worker) const;
     // Adds to worker.edge_gradient.
-    void backward(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges) const;
+    void backward(CudaWorker<T>& worker) const;
 
 private:
     // A block of the rows that are written, its number, and its matrix [types, units][channels].
@@ -48,8 +44,7 @@ private:
         CudaMatrix<T> matrix, transposed;
     };
     struct Scratch {
-        T *sums, *hidden;
-        char* work;
+        T* sums;                 // [receivers][width()][depth()]
         std::int64_t receivers;  // that there is room for
         std::size_t bytes;
     };
@@ -59,15 +54,12 @@ private:
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
     void make_matrices(const DeviceStream& stream);
-    void ask_for_kernels();
-    Scratch lay_out(char* start, const DeviceEdges& graph, const CudaEdgeFunctions<T>& edges) const;
+    Scratch lay_out(char* start, const DeviceEdges& graph) const;
     TypeSumArguments<T> arguments(const CudaWorker<T>& worker, const Scratch& scratch) const;
     // Calls body(scratch, arguments, count) for consecutive groups of receivers that fit into the
-    // scratch memory. Without a table, rows of hidden units are made for each chunk first;
-    // backward, their gradients are then passed on to the edges.
+    // scratch memory.
     template <typename Body>
-    void walk(CudaWorker<T>& worker, const CudaEdgeFunctions<T>& edges, bool backward,
-              const Body& body) const;
+    void walk(CudaWorker<T>& worker, const Body& body) const;
     // For each receiver `share` warps, or up to `most_parts` times as many where there are few
     // receivers.
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
@@ -85,9 +77,7 @@ private:
     const ConvSpec& spec_;
     int num_types_;
     TypeMatrices<T> matrices_;
-    std::unique_ptr<PolynomialTable<T>> table_;  // of hidden units; null: no list has one
-    bool from_table_ = false;                    // or from rows of hidden units
-    CudaKernels* kernels_ = nullptr;
+    PolynomialTable<T> table_;           // of hidden units
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
     bool unused_ = false;  // harmonics without a path

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "core/device.hpp"
@@ -45,22 +46,16 @@ public:
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // of programs that read them
     int* failures = nullptr;               // [1] set by kernels that meet what cannot be
-    // [1] set by kernels that meet an edge too short for a table: the step must be done again
-    int* short_edges = nullptr;
-    bool exact = false;  // without tables
 
     // Device memory, aligned to 256 bytes, until this forward or backward has ended. Then other
-    // rows have the same place. An operation asks for at most what its scratch_bytes returns. Only
-    // evaluations without tables, which are never captured, may ask for more.
-    char* device_scratch(std::size_t bytes) {
-        if (bytes <= free_bytes) return free_memory;
-        scratch_memory->reserve(bytes);
-        return scratch_memory->template as<char>();
+    // rows have the same place. An operation asks for at most what its scratch_bytes returns.
+    char* device_scratch(std::size_t bytes) const {
+        if (bytes > free_bytes) throw std::logic_error("an operation asks for too much scratch");
+        return free_memory;
     }
 
     char* free_memory = nullptr;  // what is free of the arena while the operation runs
     std::size_t free_bytes = 0;
-    DeviceMemory* scratch_memory = nullptr;  // of evaluations without tables
 };
 
 // Forward and backward enqueue on worker.stream, for all local nodes or all nodes. Operations on
@@ -74,12 +69,9 @@ public:
 
     // Once, before the first evaluation: takes kernels, uploads weights.
     virtual void prepare(CudaKernels&, const DeviceStream&) {}
-    // Once, before the first evaluation with `exact`: what only those need.
-    virtual void prepare_exact(CudaKernels&, const DeviceStream&) {}
     // All that any evaluation could need: for lists of texts.
     virtual void prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
         prepare(kernels, stream);
-        prepare_exact(kernels, stream);
     }
     // For every new list of edges, before its first evaluation.
     virtual void on_new_list(const DeviceEdges&, const DeviceStream&) {}

@@ -11,7 +11,7 @@ namespace mdcg {
 struct EdgeSumSpec : OpSpec {
     const Operand& out = output("out");
     RadialSpec radial;  // as the manifest has it
-    RadialSpec inner;   // exact, and without the cutoff outside of the activation
+    RadialSpec inner;   // without the cutoff outside of the activation
     bool tanh_square = false;
 
     explicit EdgeSumSpec(const LayerEntry& given) : OpSpec(given) {
@@ -23,7 +23,6 @@ struct EdgeSumSpec : OpSpec {
         if (!radial.sender_value.empty() || !radial.receiver_value.empty())
             from.fail("edge_sum sees features of nodes, expected tables by type");
         inner = radial;
-        inner.knots = 0;
         inner.functions.cutoff_on_basis = true;
         if (!radial.functions.cutoff_on_basis) inner.functions.cutoff_power = 0;
         const std::string activation = fields.text("activation", "none");

@@ -17,6 +17,7 @@ constexpr double EDGES = 128;         // edges of a block
 constexpr double COPIES = 4;          // of a tensor: as read, and as it is used by both passes
 constexpr double RADIAL_COPIES = 12;  // of one of a radial network, in double
 constexpr double MATRIX_BYTES = 256;  // of a matrix, beside its numbers
+constexpr double TABLE_ROWS = 512;    // of a table
 constexpr double PAIR_BYTES = 200;    // of a pair of types, beside its table
 
 double padded(double n) { return std::max(16.0, n + 15.0); }
@@ -121,10 +122,8 @@ private:
         const double width = padded(outputs) + 15 * std::min(count, outputs);
         const double edge = 8 * (5 * widths + 3 * units + 64);
         bytes += 4 * 8 * width * units + EDGES * (edge + 4 * item_ * width);
-        const Json* knots = member(table, "knots");
-        if (knots == nullptr || !knots->is_number()) return;
-        const double rows = knots->get<double>() * 7 / 6 + 7;
-        bytes += rows * (4 * item_ * width + 8 * units + 8 * 4 * 256) + units * edge;
+        if (table == nullptr || !table->is_object()) return;
+        bytes += TABLE_ROWS * (4 * item_ * width + 8 * units + 8 * 4 * 256) + units * edge;
         bytes += PAIR_BYTES * types_ * types_;
         ++tables;
     }

@@ -27,7 +27,6 @@ constexpr int MAX_CONTRACTION_DEGREE = 4;  // factors of a monomial, as kernels 
 constexpr int MAX_RADIAL_LAYERS = 16;
 constexpr int MAX_RADIAL_WIDTH = 1 << 20;  // outputs of a layer of a radial network
 constexpr int MAX_CHEBYSHEV_ORDER = 4096;
-constexpr int MIN_KNOTS = 4, MAX_KNOTS = 1 << 16;
 constexpr double MIN_CUTOFF_POWER = 2, MAX_CUTOFF_POWER = 200;
 constexpr int MAX_SCREENING_TERMS = 16;  // of the repulsion of nuclei
 // Bytes that a model may take besides those that grow with the system: MEMORY_BASE, and

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -12,11 +13,10 @@ from ...plan.contraction import HostContractionPlan
 from ...plan.device import WARP, CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
 from ...problem import ConvProblem, Irreps, SymmetricContractionProblem
-from .expression import LinearForm, Statement, Sum, Term, print_statements
+from .tables import kernel_file
 
 __all__ = [
     "ENGINE_ROW_BYTES",
-    "AttributeSums",
     "CudaEntry",
     "CudaKernel",
     "HostKernel",
@@ -49,7 +49,6 @@ _TYPES = {
     "one_way": "const Long*",
     "length": "const double*",
     "places": "const mdcg::TableEntry*",
-    "short_edges": "int*",
 }
 
 
@@ -121,7 +120,7 @@ class CudaKernel:
 def template(path: str) -> str:
     """Return a file of C++ or CUDA text that kernels contain, such as common/host_prelude.hpp."""
     text = files("mdcg.codegen").joinpath(path).read_text(encoding="utf-8")
-    return text.replace("#pragma once\n", "")
+    return re.sub(r'#pragma once\n|#include "kernels/.*"\n', "", text)
 
 
 def packed_row(irreps: Irreps, padded: Callable[[int], int]) -> tuple[int, tuple[int, ...]]:
@@ -178,15 +177,15 @@ def host_head(
 # -- CUDA -----------------------------------------------------------------------------------------
 
 
-def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan) -> list[str]:
-    """Return the title, the definitions and the prelude that CUDA kernels of a plan start with."""
+def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan, file: str) -> list[str]:
+    """Return the title and the definitions of CUDA kernels of a plan, and the file they are in."""
     atomics = plan.vector_atomics and problem.dtype == "float32"
     return [
         title(problem, kernel),
         f"// {plan}",
         f"typedef {scalar_type(problem.dtype)} T;",
         f"#define MDCG_VECTOR_ATOMICS {int(atomics)}",
-        *(template(f"common/{name}.cuh") for name in ("vectors", "cuda_prelude", "warp_sums")),
+        kernel_file(file),
     ]
 
 
@@ -211,50 +210,14 @@ def resident_blocks(threads: int, registers: int) -> int:
     return max(1, min(_MAX_BLOCKS, _REGISTERS // (threads * registers)))
 
 
-def kernel_head(name: str, threads: int, blocks: int = 0) -> str:
+def kernel_head(name: str, threads: int, blocks: int = 0, *, argument: str = "Arguments") -> str:
     """Print the first line of a kernel.
 
     `blocks` is the number of blocks per multiprocessor that registers must leave room for; 0: the
     compiler's choice.
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
-    return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const Arguments p) {{'
-
-
-class AttributeSums:
-    """Prints the gradients of edge attributes: sums over the lanes of a warp.
-
-    All attributes between the first and the last are summed.
-    """
-
-    def __init__(self, attributes: Sequence[int]) -> None:
-        self.low = attributes[0] if attributes else 0
-        self.count = attributes[-1] + 1 - self.low if attributes else 0
-
-    def declare(self) -> list[str]:
-        """Return the arrays of a lane, of a warp's length at most."""
-        return [f"T dy{i}[{power_of_two(n)}] = {{}};" for i, n in enumerate(self._sizes())]
-
-    def add(self, forms: Iterable[LinearForm], letter: str) -> list[str]:
-        """Return the sums that turn gradients of nonzeros, ``letter0`` etc., into those."""
-        terms: dict[int, list[Term]] = {}
-        for n, form in enumerate(forms):
-            for b, value in form.terms:
-                terms.setdefault(b - self.low, []).append((value, (f"{letter}{n}",)))
-        return print_statements(
-            Statement(f"dy{b // WARP}[{b % WARP}]", Sum.of(found), add=True)
-            for b, found in sorted(terms.items())
-        )
-
-    def store(self, statement: Callable[[int], str]) -> list[str]:
-        """Return the sums over lanes; see :func:`store_lane_sums` for the statement of a start."""
-        lines = []
-        for i, n in enumerate(self._sizes()):
-            lines += store_lane_sums(i, n, power_of_two(n), statement(self.low + i * WARP))
-        return lines
-
-    def _sizes(self) -> list[int]:
-        return [min(WARP, self.count - first) for first in range(0, self.count, WARP)]
+    return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const {argument} p) {{'
 
 
 def store_lane_sums(number: int, count: int, size: int, store: str) -> list[str]:

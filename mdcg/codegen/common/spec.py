@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["COTANGENTS", "DERIVATIVES", "KernelSpec", "PassSpec", "cuda_arguments"]
+__all__ = ["COTANGENTS", "DERIVATIVES", "KernelSpec", "PassSpec"]
 
 KINDS = ("forward", "backward", "double_backward")
 
@@ -49,6 +49,13 @@ class PassSpec:
         given = [self.cotangents[name] for name in self.given]
         return [*operands, "g", *given, *(f"d{name}" for name in self.wants)]
 
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the results in the arguments of kernels; "out" is the gradient of g, too."""
+        if self.kind == "forward":
+            return ("out",)
+        return tuple("out" if name == "g" else f"d{name}" for name in self.wants)
+
     def _text(self, *parts: str) -> str:
         gradients = {"given": self.given, "wants": self.wants}
         return "_".join([*parts, *(f"{k}_{''.join(n)}" for k, n in gradients.items() if n)])
@@ -79,12 +86,3 @@ class KernelSpec(PassSpec):
     def __str__(self) -> str:
         text = self._text(f"{'conv' if self.conv else 'tp'}_{self.kind}")
         return f"{text}_paired" if self.paired else text
-
-
-def cuda_arguments(spec: KernelSpec, deterministic: bool) -> tuple[str, ...]:
-    """Return names of addresses and sizes in the order of the CUDA kernels' parameter."""
-    names = ["order", "sender", "row_ptr"] if spec.conv else []
-    if spec.conv and spec.wanted("x") and deterministic:
-        names.append("place")
-    found = spec.tensors("x", "y", "w")
-    return (*names, "n_rows", *("out" if name == "dg" else name for name in found))

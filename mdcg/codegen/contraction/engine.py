@@ -1,23 +1,21 @@
-"""Source of a symmetric contraction of the engine, for CPUs and for CUDA devices.
+"""Source of a symmetric contraction of the engine, for CPUs.
 
-Rows are component-major and padded to 64 bytes, so that a vector of channels, or a warp's, is one
-run of memory for each component. The text for CPUs fits every instruction set: vectors follow the
-compiler's macros. The coefficients are those of the node's type.
+Rows are component-major and padded to 64 bytes, so that a vector of channels is one run of
+memory for each component. The text fits every instruction set: vectors follow the compiler's
+macros. The coefficients are those of the node's type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plan.contraction import CudaContractionPlan
 from ...plan.host import ITEMSIZE
 from ...problem import SymmetricContractionProblem
-from ..common.emit import CudaKernel, engine_stride, scalar_type, template, title
+from ..common.emit import engine_stride, scalar_type, template, title
 from ..common.expression import Statement
-from .cuda import ContractionBody
 from .program import ContractionSpec, contraction_groups, group_function
 
-__all__ = ["emit_engine_contraction", "emit_engine_contraction_cuda"]
+__all__ = ["emit_engine_contraction"]
 
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -104,67 +102,3 @@ def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
         parts += [_group(f"{kind}{i}", group, stride) for i, group in enumerate(groups)]
         parts.append(_pass(problem, kind, len(groups), stride))
     return "\n".join([*parts, ""])
-
-
-class _CudaBody(ContractionBody):
-    """Writes what a thread does with rows of the engine."""
-
-    names_lane = False
-
-    def __init__(self, problem: SymmetricContractionProblem, spec: ContractionSpec) -> None:
-        super().__init__(problem, spec)
-        self.stride = engine_stride(problem.channels, problem.dtype)
-
-    def _row(self) -> str:
-        return f"n * {self.problem.dim_in * self.stride} + u"
-
-    def _output_places(self) -> list[str]:
-        dim = self.problem.dim_out
-        return [f"n * {dim * self.stride} + {i * self.stride} + u" for i in range(dim)]
-
-    def _rows(self, letter: str, address: str, used: set[str]) -> list[str]:
-        return [f"const T* const row_{letter} = {address};"] + [
-            f"const T {letter}{i} = __ldg(row_{letter} + {i * self.stride});"
-            for i in range(self.problem.dim_in)
-            if f"{letter}{i}" in used
-        ]
-
-    def _store_rows(self, row: str) -> list[str]:
-        places = [f"p.dx[{row} + {i * self.stride}]" for i in range(self.problem.dim_in)]
-        lines = ["if (p.n_adds) {"]
-        lines += [f"    dx{i} += {place};" for i, place in enumerate(places)]
-        return [*lines, "}", *(f"{place} = dx{i};" for i, place in enumerate(places))]
-
-    def _coefficients(self, operand: str, letter: str) -> list[str]:
-        size = self.problem.num_coefficients * self.stride
-        return [
-            "const Long type = p.n_types > 1 ? p.types[n] : 0;",
-            f"const T* const {letter} = p.{operand} + type * {size} + u;",
-            f"constexpr int {letter}_stride = {self.stride};",
-        ]
-
-    @property
-    def channels(self) -> int:
-        return self.stride
-
-    def arguments(self) -> tuple[str, ...]:
-        results = ("out",) if self.spec.kind == "forward" else ("g", "dx")
-        return ("n_rows", "n_types", "n_adds", "types", "x", "w", *results)
-
-    def definitions(self) -> list[str]:
-        return ["typedef long long Long;"]
-
-    def guards(self) -> list[str]:
-        return [f"if (n >= p.n_rows || u >= {self.stride}) return;"]
-
-
-def emit_engine_contraction_cuda(
-    problem: SymmetricContractionProblem, plan: CudaContractionPlan, kind: str
-) -> CudaKernel:
-    """Generate the CUDA text of one pass.
-
-    It has one entry: ``run`` groups of 32 channels per node, ``rows`` of them per block. The
-    "forward" pass is the value; "backward" the gradient of x, which is added to where ``n_adds`` is
-    not 0.
-    """
-    return _CudaBody(problem, _spec(kind)).kernel(plan, f"engine contraction, {kind}")

@@ -240,24 +240,23 @@ def _entry(
         lines.append(f"    T* const mixed_{name} = (T*)(scratch + {(pieces - 1) * piece});")
         return (
             f"const T* {name}_row = {name} + species * WIDTH; if (species < 0) "
-            f"{{ mix(y + n * n_species, n_species, {name}, mixed_{name}); "
+            f"{{ mix(y + n * n_types, n_types, {name}, mixed_{name}); "
             f"{name}_row = mixed_{name}; }}"
         )
 
     body = []
     if spec.mixed:
-        body.append("const int64_t species = only_species(y + n * n_species, n_species);")
+        body.append("const int64_t species = only_species(y + n * n_types, n_types);")
     body.append(coefficients("w"))
     if "w" in spec.given:
-        body.append(coefficients("b"))
-    result = "out" if spec.kind == "forward" else "dg"
+        body.append(coefficients("wc"))
     call = [
         f"x + n * {row_in}",
-        f"a + n * {row_in}" if "x" in spec.given else "(const T*)nullptr",
+        f"xa + n * {row_in}" if "x" in spec.given else "(const T*)nullptr",
         "w_row",
-        "b_row" if "w" in spec.given else "(const T*)nullptr",
+        "wc_row" if "w" in spec.given else "(const T*)nullptr",
         f"g + n * {row_out}" if spec.kind != "forward" else "(const T*)nullptr",
-        f"{result} + n * {row_out}" if result in names else "(T*)nullptr",
+        f"out + n * {row_out}" if "out" in names else "(T*)nullptr",
         f"dx + n * {row_in}" if "dx" in names else "(T*)nullptr",
         "dw + n * WIDTH" if "dw" in names else "(T*)nullptr",
     ]
@@ -281,7 +280,7 @@ def emit_contraction_host(
 ) -> HostKernel:
     """Generate the C++ text of one kernel; equal arguments give equal text.
 
-    The entry ``mdcg_sum`` adds up gradients of coefficients: arg = n_species, attributes, rows per
+    The entry ``mdcg_sum`` adds up gradients of coefficients: arg = n_types, attributes, rows per
     node, nodes by species, where each species starts, result.
     """
     itemsize = ITEMSIZE[problem.dtype]

@@ -22,7 +22,7 @@ from ..common.straight_line import Program
 __all__ = ["ContractionSpec", "arguments", "contraction_groups", "group_function", "operand_names"]
 
 # Names of cotangents in the arguments of kernels.
-COTANGENTS = {"x": "a", "w": "b"}
+COTANGENTS = {"x": "xa", "w": "wc"}
 # below this a coefficient is rounding of others in the factorisation
 _TOLERANCE = 1e-13
 
@@ -76,9 +76,10 @@ def contraction_groups(
 
 
 def arguments(spec: ContractionSpec) -> tuple[str, ...]:
-    """Return the names of the arguments of an operator's kernel, in order."""
-    operands = ["x", "w", "y", "n_species"] if spec.mixed else ["x", "w"]
-    return ("n_rows", *spec.tensors(*operands))
+    """Return the names of the arguments of a CPU kernel, in order."""
+    operands = ["x", "w", "y", "n_types"] if spec.mixed else ["x", "w"]
+    names = ("out" if name == "dg" else name for name in spec.tensors(*operands))
+    return ("n_rows", *names)
 
 
 def operand_names(statements: Sequence[Statement]) -> list[str]:

@@ -9,19 +9,30 @@ same receiver, or turns weights into their gradients, which are consumed at once
 
 from __future__ import annotations
 
-from itertools import chain
+from dataclasses import dataclass
 
 from ...plan import EnginePlan
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
 from ..common.emit import ENGINE_ROW_BYTES, engine_stride, packed_row, scalar_type, template, title
-from ..common.lowering import LoweredProblem, lower
+from ..common.lowering import LoweredPath, LoweredProblem, lower
 from .engine_paths import EnginePaths
-from .engine_scalar import EnginePath, ScalarWalk
 
 __all__ = ["EngineConv", "emit_engine_conv"]
 
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
+
+
+@dataclass(frozen=True)
+class EnginePath:
+    """A path, and where its rows and its columns of weights start."""
+
+    path: LoweredPath
+    stride: int  # channels of a component, padding included
+    panels: int  # panels of 64 bytes of channels that are taken at a time
+    x_offset: int
+    out_offset: int
+    column: int
 
 
 def _check(problem: ConvProblem, hidden: int, table: bool) -> None:
@@ -60,23 +71,17 @@ class EngineConv:
         self.paths = EnginePaths()
         self.weight_width = 0
         self.groups = self._groups()
-        scalar = ScalarWalk(chain.from_iterable(self.groups), self.lowered.num_nonzeros)
-        self.scalar = scalar if hidden and scalar.serves else None
         self.scratch_bytes = 0
         self.offsets: dict[str, int] = {}
         nonzeros = max(1, self.lowered.num_nonzeros)
         chunk = max([1, *(group[0].panels for group in self.groups)]) * self.align
         dim = max([1, *(group[0].path.in1.ir.dim for group in self.groups)])
-        groups = plan.edges // scalar.ratio if self.scalar else 0  # of a block at most
-        rows = -(-scalar.components * groups // 12) * 12  # whole tiles of any target
         for name, items in {
             "m": nonzeros * plan.edges,
             "p": nonzeros * plan.edges,
-            "w": max(plan.edges, rows) * chunk,
+            "w": plan.edges * chunk,
             "slope": plan.edges * chunk if table else 0,
             "tile": plan.edges * dim * chunk,
-            "moments": groups * nonzeros * self.hidden_stride,
-            "rows": rows * self.hidden_stride,
         }.items():
             self.offsets[name] = self.scratch_bytes
             self.scratch_bytes += -(-items * self.itemsize // 64) * 64
@@ -112,9 +117,6 @@ class EngineConv:
             "HIDDEN": self.hidden,
             "HIDDEN_STRIDE": self.hidden_stride,
         }
-        if self.scalar:
-            templates.append("conv/engine_scalar.hpp")
-            defines |= {"NONZEROS": self.lowered.num_nonzeros, "RATIO": self.scalar.ratio}
         parts = [
             title(self.problem, f"engine convolution, hidden {self.hidden}, table {self.table}"),
             f"// {self.plan}",
@@ -191,7 +193,6 @@ class EngineConv:
             f"    {find}(b, {self.x_width}, {self.out_width}, edges);",
         ]
         used = {"m", "w"} if not backward else {"m", "w", "p", "slope", "tile"}
-        used |= {"moments", "rows"} if self.scalar else set()
         for array, offset in self.offsets.items():
             if array in used:
                 lines.append(f"    T* const {array} = (T*)(b->scratch + {offset});")
@@ -204,10 +205,6 @@ class EngineConv:
                 "    if constexpr (TABLE) zero(b->d_length, EDGES);",
                 f"    else zero(b->d_hidden, EDGES * {self.hidden_stride});",
             ]
-        if self.scalar:
-            lines.append("    (void)moments, (void)rows;")
-            text = self.scalar.text(name, self.x_width, self.out_width)
-            lines += [f"    {line}" for line in text]
         for group in self.groups:
             lines += [f"    {line}" for line in self._group(group, backward)]
         if backward:

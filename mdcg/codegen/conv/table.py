@@ -1,12 +1,7 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-A warp takes the channels of 32 lanes of a block of the features, with all their paths. In the
-forward pass a block of threads takes a receiver; in small systems groups of its warps share the
-receiver's edges. Edges come roughly by length, so that polynomials of the table stay in registers
-for the next edges. In the backward pass a block takes a group of receivers, or a part of the
-group's pairs: each edge together with its reverse, which has the same weights (table_pairs.py).
-Harmonics, path matrices and weights of an edge exist in registers and shared memory only; the
-backward pass ends in the gradient of the edge's vector and rows for senders and receivers.
+The kernels are csrc/kernels/conv/table_forward.cuh and table_backward.cuh. This module decides
+which warps do what, and prints the tables that these templates are instantiated with.
 """
 
 from __future__ import annotations
@@ -20,80 +15,19 @@ from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...plan.table_conv import DOUBLE_PLAN, TABLE_SINGLES, TableConvPlan, TableConvTile
 from ...problem import ConvProblem, Irreps
-from ..common.emit import (
-    CudaEntry,
-    CudaKernel,
-    argument_struct,
-    kernel_head,
-    scalar_type,
-    template,
-)
-from ..common.expression import literal
+from ..common.emit import CudaEntry, CudaKernel, kernel_head, scalar_type
 from ..common.lowering import LoweredProblem, lower
-from ..common.spec import KernelSpec
-from .cuda import share_groups, store_nonzeros
-from .cuda_paths import NonzeroTable
-from .table_blocks import (
-    TableBlock,
-    estimated_resident,
-    kernel_sets,
-    record_bytes,
-    streams_of,
-)
-from .table_pairs import BackwardTaskWriter, part_stride
-from .table_tasks import ForwardTaskWriter
+from ..common.tables import Table, argument_names, constants, kernel_file
+from .table_blocks import TableBlock, estimated_resident, kernel_sets, streams_of
+from .warp_tasks import WarpTask
 
 # What a block may have of shared memory on any device that kernels run on.
 LEAST_SHARED = 98 * 1024
 
-__all__ = ["LEAST_SHARED", "emit_table_conv", "table_conv_arguments"]
+__all__ = ["LEAST_SHARED", "emit_table_conv"]
 
 
-def table_conv_arguments(kind: str, wants_x: bool) -> tuple[str, ...]:
-    """Return names of addresses and sizes in the order of the kernels' parameter.
-
-    Parameters
-    ----------
-    kind : {"forward", "backward"}
-        See :func:`emit_table_conv`.
-    wants_x : bool
-        See :func:`emit_table_conv`; it matters in the backward pass only.
-
-    Returns
-    -------
-    tuple of str
-        Numbers: ``n_rows`` blocks of threads; ``n_types``; ``n_flip`` (1: vectors are turned
-        round). Backward, ``n_parts`` blocks share the pairs of a group. By receiver:
-        ``row_ptr`` (receivers + 1) of edges, ``num_active`` and ``types``. By edge: ``active``,
-        ``sender`` (row of ``x``), ``sender_type``; ``unit`` (3), no unit; ``length`` in Å, float64.
-        Of the radial networks: ``places`` and ``table``; ``short_edges`` (1) is set by an edge
-        shorter than they begin. Rows: ``x`` by sender; ``out`` by receiver.
-        Backward, blocks take groups of ``n_group`` receivers from ``n_first`` on, of ``n_local`` in
-        all; ``num_active`` is by group, ``types`` and ``g``, the gradient of ``out``, by node. By
-        edge: its ends ``receiver`` and ``node``. ``one_way`` (1) is not 0 where edges have no
-        reverse. Results: ``de`` (3) by edge, in 1/Å times the unit of ``g``, with rows of its own
-        for each lane (:class:`CudaEntry`) ``n_de`` items apart; ``dx`` with a row for each sender
-        of a group, where pair ``active[i]`` has number ``place[i]``; ``own`` by receiver and part.
-    """
-    names = [
-        "n_rows",
-        *(() if kind == "forward" else ("n_parts",)),
-        "n_types",
-        "n_flip",
-        "row_ptr",
-        "active",
-        "num_active",
-        "sender",
-        "sender_type",
-    ]
-    names += ["types", "unit", "length", "places", "table", "short_edges", "x"]
-    if kind == "forward":
-        return (*names, "out")
-    names += ["n_group", "n_first", "n_local", "receiver", "node", "one_way", "g", "de", "n_de"]
-    return (*names, *(("place", "dx", "own") if wants_x else ()))
-
-
-def _factors(l_max: int, normalization: str) -> list[float]:
+def _harmonic_factors(l_max: int, normalization: str) -> list[float]:
     """Return what csrc/engine/edges/harmonics.hpp multiplies associated polynomials with."""
     found = [0.0] * (l_max + 1) ** 2
     for l in range(l_max + 1):
@@ -109,98 +43,146 @@ def _factors(l_max: int, normalization: str) -> list[float]:
     return found
 
 
-def _make_function(prefix: str, lowered: LoweredProblem, block: TableBlock) -> str:
-    """Print what fills the shared memory of a batch: lane = edge; the warps share the matrices."""
-    kernel, table, tile = block.kernel, block.table, block.tile
-    quad = 16 // block.itemsize
-    work = share_groups(lowered, kernel, block.warps)
-    lines = [
-        f"MDCG_INLINE void {prefix}_make(const Arguments& p, const PrefetchedEdge& a, Long row, "
-        "Record* records, T* m, bool there, int lane, int warp, bool record) {",
-        f"    there = there && lane < {tile.batch};",
-        "    const Record own = there && record ? record_of(p, a, row) : Record{};",
-        f"    if (record) write_records<{block.edges_at_once}>(records, own, there, lane);",
-        "    if (!there) return;",
-        f"    T y[{block.attributes}];",
-        "    constexpr T factors[] = NORM;",
-        "    scaled_harmonics(factors, a.u, T(1), y);",
-        f"    m += lane * {table.stride};",
-    ]
-    for warp, groups in enumerate(work):
-        if not groups:
-            continue
-        lines.append(f"    if (warp == {warp}) {{")
-        for i in sorted(groups):
-            lines += store_nonzeros(lowered.groups[i], table, quad, "y[{}]")
-        lines.append("    }")
-    return "\n".join([*lines, "}"])
+def _check(problem: ConvProblem, lowered: LoweredProblem, tile: TableConvTile) -> None:
+    """Raise UnsupportedProblemError where the kernels cannot compute a problem."""
+    harmonics = Irreps.from_pairs((1, b.ir.l, b.ir.p) for b in problem.irreps_in2)
+    if harmonics != problem.irreps_in2 or any(
+        block.ir.l != l for l, block in enumerate(problem.irreps_in2)
+    ):
+        raise UnsupportedProblemError(
+            f"edge attributes are {problem.irreps_in2}, expected one harmonic per degree from 0 on"
+        )
+    if any(block.mul % 4 for block in (*problem.irreps_in1, *problem.irreps_out)):
+        raise UnsupportedProblemError(
+            f"rows are {problem.irreps_in1} and {problem.irreps_out}, expected multiplicities that "
+            "are multiples of 4"
+        )
+    if any(p.mode != "uvu" or not p.has_weight or p.mul2 != 1 for p in lowered.paths):
+        raise UnsupportedProblemError(f"problem {problem.key()} has paths that are not uvu")
+    least = 3 + TABLE_SINGLES[problem.dtype] // 2
+    if tile.degree < least:
+        raise UnsupportedProblemError(
+            f"tables have polynomials of degree {tile.degree}, expected at least {least} in "
+            f"{problem.dtype}"
+        )
 
 
-def _entry(name: str, prefix: str, block: TableBlock) -> str:
-    kernel, warps, batch = block.kernel, block.kernel.warps, block.tile.batch
-    lines = [
-        kernel_head(name, block.max_warp_groups * block.threads, block.resident),
-        "    extern __shared__ Quad shared_memory[];",
-        f"    const int lane = threadIdx.x % {WARP};",
-        "    // equal in all lanes, as the compiler knows after the exchange",
-        f"    const int warp_of_block = __shfl_sync(0xffffffffu, int(threadIdx.x) / {WARP}, 0);",
-        f"    const int part = warp_of_block % {warps};",
-    ]
-    if block.forward:
-        number, count, step = "lane", "count", batch
-        arguments = "row, begin, count"
-        lines += [
-            f"    const int warp_groups = int(blockDim.x) / {block.threads};",
-            f"    const int warp_group = warp_of_block / {warps}, warp = part;",
-            f"    Quad* const memory = shared_memory + warp_group * {block.shared_bytes // 16};",
-            "    const Long row = blockIdx.x;",
-            "    const int active = p.num_active[row];",
-            "    const int skipped = active * warp_group / warp_groups;",
-            "    const int begin = p.row_ptr[row] + skipped;",
-            "    const int count = active * (warp_group + 1) / warp_groups - skipped;",
+def _check_block(problem: ConvProblem, block: TableBlock) -> None:
+    if block.kernel.warps > WARP:
+        raise UnsupportedProblemError(
+            f"problem {problem.key()} has a block of {block.kernel.tasks[0].in1.mul} channels, "
+            "more than one CUDA block can take"
+        )
+    if block.shared_bytes > block.most_shared:
+        raise UnsupportedProblemError(
+            f"problem {problem.key()} needs {block.shared_bytes} bytes of shared memory, more "
+            f"than the {block.most_shared} that a device has"
+        )
+
+
+def _problem_text(
+    problem: ConvProblem, tile: TableConvTile, normalization: str, **flags: bool
+) -> str:
+    """Print what the text of the kernels needs before it; `flags` are further constants."""
+    l_max = len(problem.irreps_in2) - 1
+    members: dict[str, int | Table] = {
+        "BATCH": tile.batch,
+        "DEGREE": tile.degree,
+        "IN_WIDTH": problem.irreps_in1.dim,
+        "OUT_WIDTH": problem.irreps_out.dim,
+        "WEIGHTS": problem.weight_numel,
+        "HARMONIC_FACTORS": Table("T", _harmonic_factors(l_max, normalization)),
+        **flags,
+    }
+    return "\n".join(
+        [
+            f"typedef {scalar_type(problem.dtype)} T;",
+            f"#define L_MAX {l_max}",
+            constants("Problem", str(problem.irreps_in1), members),
         ]
-    else:
-        lines += [
-            "    const int warp = warp_of_block;",
-            "    Quad* const memory = shared_memory;",
-            "    const Long row = blockIdx.x / unsigned(PARTS);",
-        ]
-    lines += [
-        "    Record* const records = (Record*)memory;",
-        f"    T* const matrices = (T*)memory + {block.record_items};",
-        "    PrefetchedEdge ahead;",
-    ]
+    )
+
+
+def _kernel_members(block: TableBlock, stream: int) -> dict[str, int | Table]:
+    """Return the constants of a kernel."""
+    shared: dict[str, int | Table] = {
+        "BLOCK_WARPS": block.warps,
+        "SHARED_BYTES": block.shared_bytes,
+    }
+    of_pass: dict[str, int | Table] = {
+        "MAX_WARP_GROUPS": block.max_warp_groups,
+        "EDGES_AT_ONCE": block.edges_at_once,
+    }
     if not block.forward:
-        step = batch // block.batch_shares
-        number, count = f"lane % {step}", "mine.count"
-        held = block.batch_bytes // block.itemsize
-        arguments = (
-            f"parts, held + part * {block.held_items}, "
-            f"held + {warps * block.held_items} + warp * {block.sum_items}, row, mine"
-        )
-        lines += [
-            f"    T* const parts = matrices + {block.nonzero_items};",
-            f"    T* const held = (T*)shared_memory + {held};",
-            f"    const EdgeSlice mine = share_of<{block.batch_shares}>(p, row, "
-            "blockIdx.x % unsigned(PARTS), PARTS, lane);",
-            "    const int begin = mine.begin;",
+        of_pass = {
+            "WARPS": block.kernel.warps,
+            "SLICES": block.slices,
+            "STREAM": stream,
+            "HELD_ITEMS": block.held_items,
+        }
+    return {**shared, **of_pass, "SUM_ITEMS": block.sum_items, **block.matrices.tables()}
+
+
+def _task_members(
+    block: TableBlock, task: WarpTask, first_warp: int, written: set[int]
+) -> dict[str, int | Table]:
+    """Return the constants of a warp task; kernels before it have written the blocks `written`."""
+    problem = block.lowered.problem
+    first_output: dict[int, int] = {}  # component of each block
+    outputs: list[tuple[int, bool]] = []
+    for i_out, out in task.outputs.items():
+        first_output[i_out] = len(outputs)
+        is_first = block.forward and i_out not in written
+        outputs += [
+            (problem.irreps_out[i_out].offset + c * out.mul, is_first) for c in range(out.ir.dim)
         ]
-    lines += [
-        f"    fetch(p, ahead, begin, {number}, {count}, {step}, lane, warp == 0);",
-        f"    {prefix}_make(p, ahead, row, records, matrices, {number} < {count}, lane, warp, "
-        "warp == 0);",
-        "    __syncthreads();",
-    ]
-    for i, (task, start) in enumerate(kernel.starts()):
-        last = start + task.chunks
-        keyword = "if" if start == 0 else "else if"
-        chunk = f"part - {start}" if task.chunks > 1 else "0"
-        condition = f"{keyword} (part < {last}) " if last < warps else ("else " if start else "")
-        lines.append(
-            f"    {condition}{prefix}_task{i}(p, ahead, records, matrices, {arguments}, lane, "
-            f"warp, part, {chunk});"
+    paths: list[tuple[int, ...]] = []
+    entries: list[tuple[int, ...]] = []
+    for path in task.paths:
+        coupling, first_entry = path.coupling, len(entries)
+        entries += [(e.a, e.c, e.nonzero, e.sign) for e in coupling.entries]
+        harmonics = [b for form in block.lowered.forms(path) for b, _ in form.terms]
+        paths.append(
+            (
+                path.weight_offset,
+                first_output[path.i_out],
+                path.out.ir.dim,
+                block.matrices.starts.get(path.first_nonzero, 0),
+                coupling.num_nonzeros,
+                first_entry,
+                len(entries),
+                math.isqrt(max(harmonics, default=0)),
+            )
         )
-    return "\n".join([*lines, "}"])
+    return {
+        "FIRST_WARP": first_warp,
+        "NUM_WARPS": task.chunks,
+        "CHANNELS": task.channels,
+        "MUL": task.in1.mul,
+        "DIM": task.in1.ir.dim,
+        "IN_OFFSET": task.in1.offset,
+        **({} if block.forward else {"IS_FIRST_OF_INPUT": task.i_in1 not in written}),
+        "NUM_PATHS": len(paths),
+        "NUM_OUTPUTS": len(outputs),
+        "PATHS": Table("Path", paths),
+        "ENTRIES": Table("Entry", entries),
+        "OUTPUTS": Table("Output", outputs),
+    }
+
+
+def _kernel_text(block: TableBlock, number: int, name: str, stream: int, written: set[int]) -> str:
+    """Print a kernel: its tables, and the instance of the template."""
+    struct, texts, tasks = f"Kernel{number}", [], []
+    members = _kernel_members(block, stream)
+    texts.append(constants(struct, f"{block.warps} warps", members))
+    for i, (task, first_warp) in enumerate(block.kernel.starts()):
+        tasks.append(f"{struct}Task{i}")
+        comment = f"{task.in1}, {len(task.paths)} paths"
+        texts.append(constants(tasks[-1], comment, _task_members(block, task, first_warp, written)))
+    kind = "forward" if block.forward else "backward"
+    head = kernel_head(name, block.max_warp_groups * block.threads, block.resident)
+    texts.append(f"{head}\n    table_{kind}<{', '.join([struct, *tasks])}>(p);\n}}")
+    return "\n\n".join(texts)
 
 
 def emit_table_conv(
@@ -212,7 +194,7 @@ def emit_table_conv(
     plan: TableConvPlan | None = None,
     most_shared: int = LEAST_SHARED,
 ) -> CudaKernel:
-    """Print the kernels of one pass.
+    """Choose the kernels of one pass and print their program.
 
     Parameters
     ----------
@@ -237,8 +219,7 @@ def emit_table_conv(
     -------
     CudaKernel
         Kernels for sets of input blocks or of paths of one, those with the most work first. Each
-        has the blocks of threads of `n_rows` and the parameter :func:`table_conv_arguments`;
-        buffers that must be zeros before are named.
+        has the blocks of threads of `n_rows`; buffers that must be zeros before are named.
 
     Raises
     ------
@@ -249,138 +230,55 @@ def emit_table_conv(
     """
     plan = plan or (DOUBLE_PLAN if problem.dtype == "float64" else TableConvPlan())
     lowered = lower(problem)
-    l_max = len(problem.irreps_in2) - 1
-    harmonics = Irreps.from_pairs((1, b.ir.l, b.ir.p) for b in problem.irreps_in2)
-    if harmonics != problem.irreps_in2 or any(
-        block.ir.l != l for l, block in enumerate(problem.irreps_in2)
-    ):
-        raise UnsupportedProblemError(
-            f"edge attributes are {problem.irreps_in2}, expected one harmonic per degree from 0 on"
-        )
-    if any(block.mul % 4 for block in (*problem.irreps_in1, *problem.irreps_out)):
-        raise UnsupportedProblemError(
-            f"rows are {problem.irreps_in1} and {problem.irreps_out}, expected multiplicities that "
-            "are multiples of 4"
-        )
-    if any(p.mode != "uvu" or not p.has_weight or p.mul2 != 1 for p in lowered.paths):
-        raise UnsupportedProblemError(f"problem {problem.key()} has paths that are not uvu")
     forward = kind == "forward"
     tile = plan.forward if forward else plan.backward
-    least = 3 + TABLE_SINGLES[problem.dtype] // 2
-    if tile.degree < least:
-        raise UnsupportedProblemError(
-            f"tables have polynomials of degree {tile.degree}, expected at least {least} in "
-            f"{problem.dtype}"
-        )
-    itemsize = ITEMSIZE[problem.dtype]
-    spec = KernelSpec(kind, True, () if forward else ("x", "y", "w") if wants_x else ("y", "w"))
-    words = itemsize // 4
+    _check(problem, lowered, tile)
+    words = ITEMSIZE[problem.dtype] // 4
     sets = kernel_sets(lowered, tile, words)
-    attributes = (l_max + 1) ** 2
-    arguments = table_conv_arguments(kind, wants_x)
-    tables = [NonzeroTable.of(lowered, kernel.groups, 16 // itemsize) for kernel in sets]
 
     def blocks(tile: TableConvTile) -> list[TableBlock]:
-        return [
-            TableBlock(kernel, table, tile, forward, wants_x, attributes, itemsize, most_shared)
-            for kernel, table in zip(sets, tables, strict=True)
-        ]
+        return [TableBlock(one, lowered, tile, forward, wants_x, most_shared) for one in sets]
 
     if any(block.batch_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
     streams = streams_of(sets, forward)
-    written_out: set[int] = set()
-    written_in: set[int] = set()
+    written: set[int] = set()  # blocks of the outputs, or of the gradients of the features
     texts, entries = [], []
-    for number, block in enumerate(blocks(tile)):
-        kernel, table = block.kernel, block.table
-        if kernel.warps > WARP:
-            raise UnsupportedProblemError(
-                f"problem {problem.key()} has a block of {kernel.tasks[0].in1.mul} channels, "
-                "more than one CUDA block can take"
-            )
-        if block.shared_bytes > most_shared:
-            raise UnsupportedProblemError(
-                f"problem {problem.key()} needs {block.shared_bytes} bytes of shared memory, more "
-                f"than the {most_shared} that a device has"
-            )
-        prefix = f"set{number}"
-        texts.append(_make_function(prefix, lowered, block))
-        for i, task in enumerate(kernel.tasks):
-            given = (lowered, spec, task, table)
-            common = {"batch": tile.batch, "warps": kernel.warps, "shares": block.batch_shares}
-            writer: ForwardTaskWriter | BackwardTaskWriter
-            if forward:
-                writer = ForwardTaskWriter(
-                    *given,
-                    **common,
-                    stored_outputs=frozenset(task.outputs) - written_out,
-                    edges_at_once=block.edges_at_once,
-                    sum_items=block.sum_items if block.max_warp_groups > 1 else 0,
-                    group_items=block.shared_bytes // itemsize,
-                )
-            else:
-                writer = BackwardTaskWriter(
-                    *given,
-                    **common,
-                    stream=streams[number],
-                    stores_inputs=task.i_in1 not in written_in,
-                    share_sums=kernel.warps * block.sum_items,
-                    held=block.held_items > 0,
-                )
-            texts.append(writer.function(f"{prefix}_task{i}", prefix))
-        for task in kernel.tasks:
-            written_out |= set(task.outputs)
-            written_in.add(task.i_in1)
+    for number, (block, stream) in enumerate(zip(blocks(tile), streams, strict=True)):
+        _check_block(problem, block)
         name = f"conv_table_{kind}_{number}"
-        texts.append(_entry(name, prefix, block))
+        texts.append(_kernel_text(block, number, name, stream, written))
+        written |= {i for task in block.kernel.tasks for i in _written(task, forward)}
         entries.append(
             CudaEntry(
                 name,
                 block.threads,
                 block.shared_bytes,
                 1,
-                stream=streams[number],
+                stream=stream,
                 max_warp_groups=block.max_warp_groups,
             )
         )
-    zeroed = []
-    if forward and written_out != {i for i, b in enumerate(problem.irreps_out) if b.mul}:
-        zeroed.append("out")
-    if (
-        not forward
-        and wants_x
-        and written_in != {i for i, b in enumerate(problem.irreps_in1) if b.mul}
-    ):
-        zeroed.append("dx")
-    norm = ", ".join(literal(value) for value in _factors(l_max, normalization))
-    header = [
-        f"// mdcg {__version__}, problem {problem.key()}, table {kind}",
-        f"// {plan}",
-        f"typedef {scalar_type(problem.dtype)} T;",
-        f"#define L_MAX {l_max}\n#define NORM {{{norm}}}\n#define DEGREE {tile.degree}\n"
-        f"#define BATCH {tile.batch}\n#define BACKWARD {int(not forward)}\n"
-        f"#define PARTS p.n_parts\n#define PART_STRIDE {part_stride(attributes)}\n"
-        f"#define PLACE(pair) {'p.place[pair]' if 'place' in arguments else '0'}",
-        "#define STARTS_ROW(pair) "
-        + ("(p.place[pair] != p.place[pair - 1])" if "place" in arguments else "true"),
-        template("common/vectors.cuh"),
-        template("common/table_entry.hpp") + template("common/table_column.cuh"),
-        argument_struct(arguments),
-        template("common/spherical_harmonics.cuh"),
-        template("conv/table_prelude.cuh"),
-        f"static_assert(sizeof(Record) == {record_bytes(forward, itemsize)});",
-        *(() if forward else (template("common/warp_sums.cuh"),)),
-    ]
+    results = problem.irreps_out if forward else problem.irreps_in1
+    complete = written == {i for i, block in enumerate(results) if block.mul}
+    flags = {} if forward else {"FEATURE_GRADIENTS": wants_x}
+    before = _problem_text(problem, tile, normalization, **flags)
+    file = kernel_file(f"conv/table_{kind}.cuh")
+    title = f"// mdcg {__version__}, problem {problem.key()}, table {kind}\n// {plan}"
     return CudaKernel(
-        source="\n\n".join([*header, *texts]) + "\n",
+        source="\n\n".join([title, before, file, *texts]) + "\n",
         entries=tuple(entries),
-        arguments=arguments,
+        arguments=argument_names(file, "EdgeArguments", "Arguments"),
         packed_in1=problem.irreps_in1.dim,
         packs=False,
         run=1,
-        zeroed=tuple(zeroed),
+        zeroed=() if complete else ("out",) if forward else ("dx",) if wants_x else (),
         degree=tile.degree,
         singles=TABLE_SINGLES[problem.dtype],
         resident=1 if forward else estimated_resident(sets, words),
     )
+
+
+def _written(task: WarpTask, forward: bool) -> set[int]:
+    """Return the blocks of the outputs, or of the features' gradients, that a task writes."""
+    return set(task.outputs) if forward else {task.i_in1}

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...plan.device import WARP, CudaTile
+from ...plan.host import ITEMSIZE
 from ...plan.table_conv import TableConvTile
 from ..common.emit import resident_blocks
 from ..common.lowering import LoweredProblem
-from .cuda_paths import NonzeroTable
-from .table_pairs import held_values, part_stride
+from .path_matrices import PathMatrices
 from .warp_tasks import TaskSet, WarpTask, task_sets
 
 # KernelStreams::KERNELS in csrc/engine/cuda/kernel_streams.hpp.
 MAX_STREAMS = 4
 # A group has at most so many receivers: DeviceEdges::GROUP.
 GROUP = 3
-# Blocks of several warp_groups have at most so many threads, which can have 255 registers each.
-MOST_TEAM_THREADS = 256
+# Blocks of several warp groups have at most so many threads, which can have 255 registers each.
+_MAX_GROUP_THREADS = 256
 # Words of 4 bytes that a lane of the backward pass keeps from edge to edge, at most, and how many
 # blocks of 4 warps a multiprocessor then holds. Kernels for vectors of MACE medium keep 96 words
 # and have 252 registers, those for its scalars 64 and 168, those of NequIP S 12 and 120.
@@ -28,33 +29,34 @@ __all__ = [
     "MAX_STREAMS",
     "TableBlock",
     "estimated_resident",
-    "held_per_lane",
     "kernel_sets",
-    "record_bytes",
     "streams_of",
 ]
 
 
-def record_bytes(forward: bool, itemsize: int) -> int:
-    """Return the size of a Record of the prelude: integers and numbers, aligned to 16 bytes."""
-    return -(-(8 + itemsize if forward else 24 + 6 * itemsize) // 16) * 16
-
-
 @dataclass(frozen=True)
 class TableBlock:
-    """What a kernel's block is made of."""
+    """What a kernel's block is made of; SharedMemory in csrc/kernels/conv checks the sizes."""
 
     kernel: TaskSet
-    table: NonzeroTable
+    lowered: LoweredProblem
     tile: TableConvTile
     forward: bool
     wants_x: bool
-    attributes: int
-    itemsize: int
     most_shared: int
 
     @property
-    def batch_shares(self) -> int:
+    def itemsize(self) -> int:
+        """Bytes of an item."""
+        return ITEMSIZE[self.lowered.problem.dtype]
+
+    @cached_property
+    def matrices(self) -> PathMatrices:
+        """Path matrices of an edge, and which warps evaluate them."""
+        return PathMatrices.of(self.lowered, self.kernel, self.warps, 16 // self.itemsize)
+
+    @property
+    def slices(self) -> int:
         """Parts of a batch, each with warps of its own for all channels of the kernel."""
         return 1 if self.forward else max(1, self.tile.min_warps // self.kernel.warps)
 
@@ -63,17 +65,17 @@ class TableBlock:
         """Warp groups of a block at most, each with a part of the edges (forward pass)."""
         if not self.forward:
             return 1
-        fit = min(MOST_TEAM_THREADS // self.threads, self.most_shared // self._team_bytes)
+        fit = min(_MAX_GROUP_THREADS // self.threads, self.most_shared // self._group_bytes)
         return max(1, fit)
 
     @property
     def warps(self) -> int:
-        """Warps of a block; in the forward pass, of each warp_group."""
-        return self.kernel.warps * self.batch_shares
+        """Warps of a block; in the forward pass, of each warp group."""
+        return self.kernel.warps * self.slices
 
     @property
     def threads(self) -> int:
-        """Threads of a block; in the forward pass, of each warp_group."""
+        """Threads of a block; in the forward pass, of each warp group."""
         return self.warps * WARP
 
     @property
@@ -97,37 +99,22 @@ class TableBlock:
         """Records of a batch; in the forward pass, more of its first edges follow."""
         return self.tile.batch + (self.edges_at_once if self.forward else 0)
 
-    # Shared memory, in items: records twice, path matrices twice, parts of gradients twice. Then,
-    # of receivers of the group: gradients and features for each warp of a share, and sums of
-    # gradients of features for each warp. Forward, sums of the outputs of each warp in the place of
-    # all these, after the last batch.
-    @property
-    def record_items(self) -> int:
-        """Items of both batches' records."""
-        return 2 * self.records * record_bytes(self.forward, self.itemsize) // self.itemsize
-
-    @property
-    def nonzero_items(self) -> int:
-        """Items of both batches' path matrices."""
-        return 2 * self.tile.batch * self.table.stride
-
-    @property
-    def part_items(self) -> int:
-        """Items of both batches' parts of gradients."""
-        if self.forward:
-            return 0
-        return 2 * self.kernel.warps * self.tile.batch * part_stride(self.attributes)
-
     @property
     def batch_bytes(self) -> int:
-        """Bytes of what is there for each batch, aligned."""
-        items = self.record_items + self.nonzero_items + self.part_items
-        return -(-items * self.itemsize // 16) * 16
+        """Bytes of two batches: records, path matrices and, backward, sums over lanes."""
+        batch, size = self.tile.batch, self.itemsize
+        record = -(-(8 + size if self.forward else 24 + 6 * size) // 16) * 16
+        items = batch * self.matrices.stride
+        if not self.forward:
+            items += self.kernel.warps * batch * (self.lowered.problem.irreps_in2.dim | 1)
+        return -(-2 * (self.records * record + items * size) // 16) * 16
 
     @property
     def held_items(self) -> int:
         """Items of gradients and features of receivers for a warp; 0: they do not fit."""
-        values = [task.channels * held_values(task) for task in self.kernel.tasks]
+        values = [
+            task.channels * (_components(task) + task.in1.ir.dim) for task in self.kernel.tasks
+        ]
         items = GROUP * WARP * max(values)
         fits = self.batch_bytes + self._bytes(items, self.sum_items) <= self.most_shared
         return items if fits and not self.forward else 0
@@ -146,13 +133,13 @@ class TableBlock:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block; in the forward pass, of each warp_group."""
+        """Bytes of shared memory of a block; in the forward pass, of each warp group."""
         if self.forward:
-            return self._team_bytes if self.max_warp_groups > 1 else self.batch_bytes
+            return self._group_bytes if self.max_warp_groups > 1 else self.batch_bytes
         return self.batch_bytes + self._bytes(self.held_items, self.sum_items)
 
     @property
-    def _team_bytes(self) -> int:
+    def _group_bytes(self) -> int:
         return max(self.batch_bytes, self._bytes(0, self.sum_items))
 
 

@@ -1,10 +1,7 @@
-"""CUDA C++ source of one pass of a problem with weight matrices (mode ``uvw``): a warp per row.
+"""Kernels of problems with weight matrices (mode ``uvw``): turns, bodies and stacks as tables.
 
-The weights of a row are most of the bytes, so everything is arranged around reading them once. A
-warp first multiplies the row's features and attributes to vectors ``left[u, v][c]`` in shared
-memory; then the weight matrices stream through its registers, giving outputs, weight gradients and
-the gradients of those vectors in one pass; last these are pulled back to features and attributes.
-Paths of mode ``uvu`` in the same problem have no matrices and run beside, a lane per channel.
+``csrc/kernels/conv/uvw.cuh`` has the kernel, :mod:`mdcg.codegen.conv.uvw_layout` says which paths
+share a warp's memory at a time.
 """
 
 from __future__ import annotations
@@ -13,22 +10,17 @@ from ...plan import CudaPlan
 from ...plan.device import WARP
 from ...plan.host import ITEMSIZE
 from ...problem import ConvProblem
-from ..common.emit import (
-    CudaEntry,
-    CudaKernel,
-    argument_struct,
-    cuda_head,
-    kernel_head,
-    resident_blocks,
-    template,
-)
+from ..common.emit import CudaEntry, CudaKernel, cuda_head, kernel_head, resident_blocks
 from ..common.lowering import LoweredProblem, lower
-from ..common.spec import KernelSpec, cuda_arguments
-from .cuda_rows import row_functions
-from .uvw_body import BodyWriter
-from .uvw_layout import Stack, UvwLayout
+from ..common.spec import KernelSpec
+from ..common.tables import Table, argument_names, constants, kernel_file
+from .path_tables import Constants, components, pass_constants, path_tables
+from .rows import row_kernels
+from .uvw_layout import Body, Stack, UvwLayout
 
 __all__ = ["emit_uvw"]
+
+_FILE = "conv/uvw.cuh"
 
 # A request of a warp should read whole sectors of memory, two at least.
 _MIN_CONTIGUOUS = 64
@@ -36,32 +28,96 @@ _MIN_CONTIGUOUS = 64
 _MAX_BATCH = 8
 
 
-class _Writer:
-    """Prints the kernel of one pass."""
+class _Kernel:
+    """The kernel of one pass."""
 
     def __init__(self, lowered: LoweredProblem, plan: CudaPlan, spec: KernelSpec) -> None:
         self.lowered, self.problem, self.spec = lowered, lowered.problem, spec
         self.plan, self.tile = plan, plan.uvw
-        self.arguments = cuda_arguments(spec, plan.deterministic)
         self.layout = UvwLayout.of(lowered, plan, spec)
-        self.bodies = BodyWriter(lowered, spec, self.layout)
         self.itemsize = ITEMSIZE[self.problem.dtype]
-        self.sums = spec.kind == "forward" or spec.wanted("g")
         self.places = self.layout.places
-        uses = {
-            "SUM_W": self.sums and "left_w" in self.places,
-            "SUM_C": "left_c" in self.places,
-            "GRAD_W": spec.wanted("w") and "left_w" in self.places,
-            "PULL_W": "pull_w" in self.places,
-            "PULL_C": "pull_c" in self.places,
+        self.sums = "out" in spec.results
+        self.writes_weights = spec.wanted("w") and "left_w" in self.places
+
+    def constants(self) -> Constants:
+        """Return the constants of the kernel; vectors and rows that are absent start at -1."""
+        names = ("left_w", "left_c", "pull_w", "pull_c", "out", "dx", "dy")
+        return {
+            **pass_constants(self.lowered, self.plan, self.spec),
+            "X_ROW": self.problem.irreps_in1.dim,
+            "DX_ROW": self.layout.widths["dx"],
+            "WARPS": self.layout.warps,
+            "ITEMS": self.layout.items,
+            **{name.upper(): self.places.get(name, -1) for name in names},
         }
-        self.uses = {name for name, used in uses.items() if used}
-        # rows of a block then sum gradients of shared weights together, in step
-        self.in_step = "GRAD_W" in self.uses and self.problem.shared_weights
 
-    # -- stacks of weight matrices ---------------------------------------------------------------
+    def body(self, body: Body) -> Constants:
+        """Return the constants of a body."""
+        problem, in1 = self.problem, body.in1
+        paths = [piece.path for piece in body.pieces]
+        outputs: list[tuple[int, int, bool]] = []
+        first_output: dict[int, int] = {}
+        nonzeros: dict[int, int] = {}
+        terms: list[tuple[int, float]] = []
+        ends = [0]
+        for path in paths:
+            if path.i_out not in first_output:
+                first_output[path.i_out] = len(outputs)
+                starts, stride = components(path.out, problem.layout)
+                outputs += [(start, stride, False) for start in starts]
+            if path.coupling.num_nonzeros and path.first_nonzero not in nonzeros:
+                nonzeros[path.first_nonzero] = len(ends) - 1
+                for form in self.lowered.forms(path):
+                    terms += form.terms
+                    ends.append(len(terms))
+        x_start, x_stride = components(in1, problem.layout)
+        dx_start, dx_stride = x_start, x_stride
+        if packed := self.layout.packed.get(body.i_in1):
+            dx_start, dx_stride = [packed[0] + a * packed[1] for a in range(in1.ir.dim)], 1
+        columns = self.lowered.attributes(paths)
+        copy = 0  # distance of the copies of the block of edge attributes
+        for block in problem.irreps_in2:
+            if columns and block.offset <= columns[0] < block.offset + block.dim:
+                copy = block.ir.dim
+        return {
+            "MATRICES": body.mode == "uvw",
+            "FIRST": body.first,
+            "LAST": body.last,
+            "COPIES": paths[0].mul2,
+            "COPY": copy,
+            "X_START": Table("int", x_start),
+            "X_STRIDE": x_stride,
+            "DX_START": Table("int", dx_start),
+            "DX_STRIDE": dx_stride,
+            **path_tables(
+                self.lowered, paths, first_output, nonzeros, lambda path: path.weight_offset
+            ),
+            "BASE": Table("int", [piece.base for piece in body.pieces]),
+            "OUTPUT": Table("Output", outputs),
+            "NONZEROS": max(1, len(ends) - 1),
+            "FIRST_TERM": Table("int", ends if len(ends) > 1 else [0, 0]),
+            "TERMS": Table("Term", terms),
+        }
 
-    def _shape(self, stack: Stack) -> dict[str, int]:
+    def stack(self, stack: Stack) -> Constants:
+        """Return the constants of a stack."""
+        starts, stride = components(stack.out, self.problem.layout)
+        return {
+            "ROWS": stack.rows,
+            "MUL": stack.out.mul,
+            "C": stack.out.ir.dim,
+            **self.shape(stack),
+            "CHANNEL": stride,
+            "COMPONENT": starts[1] - starts[0] if len(starts) > 1 else 0,
+            "DIRECT": self.sums and "out" not in self.places,
+            "BASE": stack.base,
+            "OUT": stack.out.offset,
+            "SEGMENTS": len(stack.segments),
+            "SEGMENT": Table("Segment", stack.segments),
+        }
+
+    def shape(self, stack: Stack) -> dict[str, int]:
         """Choose how a warp reads a stack.
 
         N channels per load, G lanes per row, PANEL loads side by side, BATCH rows of lanes at once.
@@ -92,249 +148,48 @@ class _Writer:
         batch = min(batch, _MAX_BATCH, -(-stack.rows // (WARP // g)))
         return {"N": n, "G": g, "PANEL": panel, "BATCH": batch}
 
-    def _stack(self, name: str, stack: Stack) -> str:
-        out = stack.out
-        plain = self.problem.layout == "mul_ir"
-        values = {
-            "ROWS": stack.rows,
-            "MUL": out.mul,
-            "C": out.ir.dim,
-            **self._shape(stack),
-            "CHANNEL": out.ir.dim if plain else 1,
-            "COMPONENT": 1 if plain else out.mul,
-        }
-        direct = self.sums and "out" not in self.places
-        numbers = ", ".join(f"{key} = {value}" for key, value in values.items())
-        (_, offset), *rest = stack.segments
-        place = f"{offset} + r * {out.mul}"
-        before = offset
-        for first, start in rest:
-            shift = start - first * out.mul - before
-            place += f" + (r < {first} ? 0 : {shift})"
-            before += shift
-        return "\n".join(
-            [
-                f"// {stack.rows} rows into {out}",
-                f"struct {name} {{",
-                f"    static constexpr int {numbers};",
-                f"    static constexpr bool DIRECT = {str(direct).lower()};",
-                "    MDCG_INLINE int offset(int r) {",
-                f"        return {place};",
-                "    }",
-                "};",
-            ]
-        )
-
-    def _stream(self, name: str, stack: Stack) -> list[str]:
-        spec, problem = self.spec, self.problem
-        uses = " | ".join(
-            use
-            for use in ("SUM_W", "SUM_C", "GRAD_W", "PULL_W", "PULL_C")
-            if use in self.uses and not (use == "GRAD_W" and self.in_step)
-        )
-        if not uses:
-            return []
-        row = "" if problem.shared_weights else f" + e * {problem.weight_numel}"
-        c = f"p.wc{row}" if spec.has("w") else "nullptr"
-        d = f"p.dw{row}" if "GRAD_W" in self.uses else "nullptr"
-        vectors = [
-            f"mine + {self.places[key] + stack.base}" if key in self.places else "nullptr"
-            for key in ("left_w", "left_c", "pull_w", "pull_c")
-        ]
-        dim = problem.irreps_out.dim
-        vectors.append(
-            "nullptr" if spec.kind == "forward" else f"p.g + row * {dim} + {stack.out.offset}"
-        )
-        if not self.sums:
-            vectors.append("nullptr")
-        elif "out" in self.places:
-            vectors.append(f"mine + {self.places['out'] + stack.out.offset}")
-        else:
-            vectors.append(f"p.out + row * {dim} + {stack.out.offset}")
-        joined = ", ".join(vectors)
-        return [f"stream<{name}, {uses}>(p.w{row}, {c}, {d}, Vectors{{{joined}}}, lane);"]
-
-    def _sum_weights(self, name: str, stack: Stack) -> str:
-        """Gradient of shared weights from all rows of the block."""
-        dim = self.problem.irreps_out.dim
-        stride = 0 if self.spec.conv else dim
-        left = f"(const T*)shared_memory + {self.places['left_w'] + stack.base}"
-        return (
-            f"sum_weight_gradients<{name}, {self.layout.warps * WARP}, {self.layout.items}>"
-            f"({self.bodies.shared_gradient}, {left}, p.g + first * {dim} + {stack.out.offset}, "
-            f"{stride}, count);"
-        )
-
-    # -- one row ---------------------------------------------------------------------------------
-
-    def _row(self) -> list[str]:
-        """Statements for the row (edge) ``e`` with sender ``s`` and receiver ``row``."""
-        lines = []
-        for name in ("dx", "dy"):
-            if name in self.places:
-                lines += self._each(name, f"mine[{self.places[name]} + i] = 0;")
-        lines.append("__syncwarp();")
-        for t, turn in enumerate(self.layout.turns):
-            left = self.bodies.calls(t, "left")
-            pull = self.bodies.calls(t, "pull")
-            streams = [
-                line
-                for i, stack in enumerate(turn.stacks)
-                for line in self._stream(f"Stack{t}_{i}", stack)
-            ]
-            inside = [*left, *streams, *(["__syncwarp();"] if streams else []), *pull]
-            if self.in_step and turn.stacks:
-                lines += [
-                    *self._if_active([*left, *streams]),
-                    "__syncthreads();",
-                    *(
-                        self._sum_weights(f"Stack{t}_{i}", stack)
-                        for i, stack in enumerate(turn.stacks)
-                    ),
-                    *self._if_active(pull),
-                    "__syncthreads();",
-                ]
-            else:
-                lines += self._if_active(inside)
-        stores = []
-        for name, index in (("dx", "to"), ("dy", "e")):
-            if name in self.places:
-                value = f"mine[{self.places[name]} + i]"
-                place = f"p.{name} + {index} * {self.layout.widths[name]} + i"
-                adds = name == "dx" and self._adds_inputs
-                stores += self._each(
-                    name, f"add({place}, {value});" if adds else f"({place})[0] = {value};"
-                )
-        return [*lines, *self._if_active([*stores, "__syncwarp();"])]
-
-    def _if_active(self, lines: list[str]) -> list[str]:
-        if not self.in_step or not lines:
-            return lines
-        return ["if (active) {", *(f"    {line}" for line in lines), "}"]
-
-    def _each(self, name: str, statement: str) -> list[str]:
-        """Loop of a warp over an operand's row."""
-        return [f"for (int i = lane; i < {self.layout.widths[name]}; i += {WARP}) {statement}"]
-
     @property
-    def _adds_inputs(self) -> bool:
-        """Whether edges add to the gradient of their sender's features."""
-        return self.spec.conv and "place" not in self.arguments
-
-    def _registers(self) -> int:
+    def registers(self) -> int:
+        """Largest number of registers per thread."""
         if self.spec.kind == "double_backward":
             return self.tile.double_registers
-        return self.tile.gradient_registers if "GRAD_W" in self.uses else self.tile.registers
-
-    def kernel(self, name: str) -> str:
-        """Return the kernel."""
-        conv, warps, items = self.spec.conv, self.layout.warps, self.layout.items
-        threads = warps * WARP
-        quad = 16 // self.itemsize
-        lines = [
-            "extern __shared__ Quad shared_memory[];",
-            f"const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};",
-            f"T* const mine = (T*)(shared_memory + warp * {items // quad});",
-        ]
-        if "out" in self.places:
-            lines += self._each("out", f"mine[{self.places['out']} + i] = 0;")
-        to = "s"
-        if "place" in self.arguments:
-            to = "active ? p.place[k] : 0" if self.in_step else "p.place[k]"
-        body = [f"const Long to = {to};", *self._row()] if "dx" in self.arguments else self._row()
-        if conv:
-            lines += [
-                "const Long row = blockIdx.x;",
-                "const int begin = p.row_ptr[row], end = p.row_ptr[row + 1];",
-            ]
-            if self.in_step:
-                lines += [
-                    "const Long first = row;",
-                    f"for (int from = begin; from < end; from += {warps}) {{",
-                    f"    const int count = min({warps}, end - from), k = from + warp;",
-                    "    const bool active = k < end;",
-                    "    const Long e = active ? p.order[k] : 0, s = active ? p.sender[k] : 0;",
-                ]
-            else:
-                lines += [
-                    # an edge's numbers are loaded while the one before is under way
-                    "int next_e = 0, next_s = 0;",
-                    "const auto fetch = [&](int k) {",
-                    "    if (k < end) next_e = p.order[k], next_s = p.sender[k];",
-                    "};",
-                    "fetch(begin + warp);",
-                    f"for (int k = begin + warp; k < end; k += {warps}) {{",
-                    "    const Long e = next_e, s = next_s;",
-                    f"    fetch(k + {warps});",
-                ]
-            lines += [*(f"    {line}" for line in body), "}"]
-        else:
-            lines += [
-                f"const Long first = Long(blockIdx.x) * {warps}, row = first + warp;",
-                "const Long e = row, s = row;",
-            ]
-            if self.in_step:
-                lines += [
-                    f"const int count = int(min(Long({warps}), p.n_rows - first));",
-                    "const bool active = warp < count;",
-                ]
-            else:
-                lines.append("if (row >= p.n_rows) return;")
-            lines += body
-        if "out" in self.places:
-            lines += self._store_out()
-        return "\n".join(
-            [
-                kernel_head(name, threads, resident_blocks(threads, self._registers())),
-                *(f"    {line}" for line in lines),
-                "}",
-            ]
-        )
-
-    def _store_out(self) -> list[str]:
-        """Write a row's output, or a receiver's: the sum over its warps, always in one order."""
-        place, dim = self.places["out"], self.problem.irreps_out.dim
-        warps, items = self.layout.warps, self.layout.items
-        if not self.spec.conv:
-            stores = self._each("out", f"p.out[row * {dim} + i] = mine[{place} + i];")
-            return self._if_active(stores)
-        return [
-            "__syncthreads();",
-            f"for (int i = threadIdx.x; i < {dim}; i += {warps * WARP}) {{",
-            "    T sum = 0;",
-            f"    for (int w = 0; w < {warps}; ++w) "
-            f"sum += ((const T*)shared_memory)[w * {items} + {place} + i];",
-            f"    p.out[row * {dim} + i] = sum;",
-            "}",
-        ]
+        return self.tile.gradient_registers if self.writes_weights else self.tile.registers
 
     def source(self, name: str) -> str:
         """Return the whole text."""
-        stacks = [
-            self._stack(f"Stack{t}_{i}", stack)
-            for t, turn in enumerate(self.layout.turns)
-            for i, stack in enumerate(turn.stacks)
+        texts, turns = [constants("Kernel", str(self.spec), self.constants())], []
+        for t, turn in enumerate(self.layout.turns):
+            lists: dict[str, list[str]] = {"Body": [], "Stack": []}
+            for body in turn.bodies:
+                lists["Body"].append(f"Body{t}_{len(lists['Body'])}")
+                comment = f"{body.in1}, channels {body.first} to {body.last}, mode {body.mode}"
+                texts.append(constants(f"{lists['Body'][-1]} : Kernel", comment, self.body(body)))
+            for stack in turn.stacks:
+                lists["Stack"].append(f"Stack{t}_{len(lists['Stack'])}")
+                comment = f"{stack.rows} rows into {stack.out}"
+                texts.append(constants(lists["Stack"][-1], comment, self.stack(stack)))
+            members = ", ".join(f"List<{', '.join(names)}>" for names in lists.values())
+            turns.append(f"Turn<{members}>")
+        threads = self.layout.warps * WARP
+        kernel = [
+            kernel_head(name, threads, resident_blocks(threads, self.registers)),
+            f"    run_uvw<{', '.join(['Kernel', *turns])}>(p);",
+            "}",
         ]
-        parts = [
-            *cuda_head(self.problem, str(self.spec), self.plan),
-            template("conv/uvw.cuh"),
-            argument_struct(self.arguments),
-            row_functions(self.problem, self.plan),
-            *stacks,
-            *self.bodies.functions(),
-            self.kernel(name),
-        ]
+        head = cuda_head(self.problem, str(self.spec), self.plan, _FILE)
+        parts = [*head, row_kernels(self.problem, self.plan), *texts, "\n".join(kernel)]
         return "\n\n".join(parts) + "\n"
 
     def zeroed(self) -> tuple[str, ...]:
-        """Results that the kernel adds to, or that it leaves out."""
+        """Return results that the kernel adds to, or that it leaves out."""
+        adds_inputs = self.spec.conv and not self.plan.deterministic
         found = {
             "out": "out" not in self.places,
-            "dx": "dx" not in self.places or self._adds_inputs,
+            "dx": "dx" not in self.places or adds_inputs,
             "dy": "dy" not in self.places,
-            "dw": "GRAD_W" not in self.uses or self.problem.shared_weights,
+            "dw": not self.writes_weights or self.problem.shared_weights,
         }
-        return tuple(name for name, zero in found.items() if zero and name in self.arguments)
+        return tuple(name for name, zero in found.items() if zero and name in self.spec.results)
 
 
 def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
@@ -345,16 +200,16 @@ def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKern
     UnsupportedProblemError
         A block of edge attributes has more copies than a CUDA block can take.
     """
-    writer = _Writer(lower(problem), plan, spec)
+    kernel = _Kernel(lower(problem), plan, spec)
     name = f"{'conv' if spec.conv else 'tensor_product'}_{spec.kind}_0"
-    warps = writer.layout.warps
-    shared = warps * writer.layout.items * writer.itemsize
+    warps = kernel.layout.warps
+    shared = warps * kernel.layout.items * kernel.itemsize
     return CudaKernel(
-        source=writer.source(name),
+        source=kernel.source(name),
         entries=(CudaEntry(name, warps * WARP, shared, 1),),
-        arguments=writer.arguments,
-        packed_in1=writer.layout.widths["dx"],
+        arguments=argument_names(kernel_file(_FILE), "Arguments"),
+        packed_in1=kernel.layout.widths["dx"],
         packs=False,
         run=1 if spec.conv else warps,
-        zeroed=writer.zeroed(),
+        zeroed=kernel.zeroed(),
     )

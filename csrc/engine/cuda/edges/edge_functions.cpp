@@ -1,17 +1,14 @@
 #include "engine/cuda/edges/edge_functions.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "core/integers.hpp"
 #include "engine/cuda/edges/radial_text.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
-#include "engine/edges/radial_table.hpp"
 #include "kernels/harmonics.hpp"
 #include "kernels/radial.hpp"
-#include "kernels/table_entry.hpp"
 
 namespace mdcg {
 
@@ -26,25 +23,12 @@ void upload(DeviceMemory& memory, const std::vector<N>& source, const DeviceStre
     if (!source.empty()) memory.upload(source.data(), source.size() * sizeof(N), stream);
 }
 
-// In double precision the network itself is evaluated, whatever the package has for CPUs.
-template <typename T>
-RadialSpec on_device(RadialSpec spec) {
-    if (sizeof(T) == 8) spec.knots = 0;
-    return spec;
-}
-
 }  // namespace
 
-// The tables hold hidden units. The last layer is linear, so it turns them into weights.
 template <typename T>
 struct CudaEdgeFunctions<T>::Impl {
     Impl(const RadialSpec& s, int l, const std::string& normalization, bool f)
-        : spec(on_device<T>(s)), text(spec), l_max(l), flip(f) {
-        if (l_max >= 0) factors = harmonic_factors<T>(l_max, normalization);
-        if (spec.knots > 0) {
-            table = std::make_unique<RadialTable<T>>(hidden_spec(spec),
-                                                     hidden_columns(spec, text.hidden_stride), 3);
-        }
+        : spec(s), text(spec), l_max(l), flip(f), factors(harmonic_factors<T>(l, normalization)) {
         const std::int64_t row = (width() | 1) * static_cast<std::int64_t>(sizeof(T));
         while (threads > 32 && threads * row > STAGED_BYTES) threads /= 2;
     }
@@ -74,7 +58,7 @@ struct CudaEdgeFunctions<T>::Impl {
         arguments.num_edges = chunk.num_edges;
         arguments.unit = static_cast<const T*>(worker.edges->unit);
         arguments.length = worker.edges->length;
-        arguments.factors = factors_there ? factors_there->template as<const T>() : nullptr;
+        arguments.factors = factors_there->template as<const T>();
         arguments.edge_gradient = worker.edge_gradient;
         arguments.sign = flip ? -1.0 : 1.0;
         return arguments;
@@ -104,12 +88,6 @@ struct CudaEdgeFunctions<T>::Impl {
         arguments.sender_width = ends.sender_width;
         arguments.receiver_width = ends.receiver_width;
         arguments.place = graph.place;
-        if (table) {
-            arguments.table = table_there->template as<const T>();
-            arguments.steps = steps_there->template as<const T>();
-            arguments.places = places_there->template as<const TableEntry>();
-            arguments.table_rows = table->rows();
-        }
         return arguments;
     }
 
@@ -117,12 +95,9 @@ struct CudaEdgeFunctions<T>::Impl {
     RadialText<T> text;
     int l_max;
     bool flip;
-    int threads = 128;  // of the harmonics' blocks
     std::vector<T> factors;
-    std::unique_ptr<RadialTable<T>> table;
-    int builds_there = 0;  // whose tables are on the device
+    int threads = 128;  // of the harmonics' blocks
     std::shared_ptr<DeviceMemory> weights, numbers, factors_there;
-    std::unique_ptr<DeviceMemory> table_there, steps_there, places_there;
     CudaFunction harmonics, to_vectors, radial_forward, radial_backward, sum_rows;
 };
 
@@ -136,7 +111,7 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const DeviceStream& str
     Impl& m = *impl_;
     const std::string defines = "#define L_MAX " + std::to_string(m.l_max) + "\n#define THREADS " +
                                 std::to_string(m.threads) + "\n";
-    if (m.l_max >= 0) m.harmonics = kernels.fixed("harmonics.cuh", "harmonics", defines);
+    m.harmonics = kernels.fixed("harmonics.cuh", "harmonics", defines);
     m.to_vectors = kernels.fixed("harmonics.cuh", "to_vectors", defines);
     const auto radial = [&](const char* name, int shared_bytes) {
         return kernels.fixed("radial.cuh", name, m.text.defines, shared_bytes);
@@ -149,39 +124,6 @@ void CudaEdgeFunctions<T>::prepare(CudaKernels& kernels, const DeviceStream& str
     upload(*m.weights, m.text.weights, stream);
     upload(*m.numbers, m.text.numbers, stream);
     upload(*m.factors_there, m.factors, stream);
-    stream.synchronize();
-}
-
-template <typename T>
-void CudaEdgeFunctions<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
-    Impl& m = *impl_;
-    if (!m.table || (m.table->complete() && m.builds_there == m.table->num_builds())) return;
-    const int n = m.spec.num_types;
-    const TypePairs& pairs = graph.pairs;
-    std::vector<std::int32_t> types(static_cast<std::size_t>(n));  // one node of each
-    std::iota(types.begin(), types.end(), 0);
-    m.table->require(types.data(), pairs.receiver.data(), pairs.sender.data(),
-                     static_cast<std::int64_t>(pairs.receiver.size()), n);
-    if (m.table_there && m.builds_there == m.table->num_builds()) return;
-    std::vector<TableEntry> places;  // [types of receivers][types of senders]
-    for (int i = 0; i < n; ++i)
-        for (int j = 0; j < n; ++j) {
-            const TableGroups::Place place = m.table->place(i, j);
-            places.push_back(
-                {place.first, place.inverse_step, place.first_row, m.table->intervals()});
-        }
-    for (auto* memory : {&m.table_there, &m.steps_there, &m.places_there})
-        *memory = std::make_unique<DeviceMemory>(stream.device());
-    const auto copy = [&](DeviceMemory& memory, const auto* source, std::size_t count) {
-        memory.reserve(std::max<std::size_t>(1, count) * sizeof(*source));
-        if (count > 0) memory.upload(source, count * sizeof(*source), stream);
-    };
-    const auto items = static_cast<std::size_t>(
-        m.table->num_builds() > 0 ? m.table->rows() * m.text.hidden_stride : 0);
-    copy(*m.table_there, m.table->data(), items);
-    copy(*m.steps_there, m.table->steps(), items);
-    copy(*m.places_there, places.data(), places.size());
-    m.builds_there = m.table->num_builds();
     stream.synchronize();
 }
 
@@ -204,12 +146,9 @@ template <typename T>
 void CudaEdgeFunctions<T>::forward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends,
                                    char* work, T* harmonics, T* hidden) const {
     const Impl& m = *impl_;
-    if (harmonics != nullptr) {
-        HarmonicsArguments<T> arguments = m.harmonics_arguments(worker, chunk);
-        arguments.harmonics = harmonics;
-        m.harmonics.launch(*worker.stream, ceil_div(chunk.num_edges, m.threads), m.threads,
-                           arguments);
-    }
+    HarmonicsArguments<T> directions = m.harmonics_arguments(worker, chunk);
+    directions.harmonics = harmonics;
+    m.harmonics.launch(*worker.stream, ceil_div(chunk.num_edges, m.threads), m.threads, directions);
     RadialArguments<T> arguments = m.radial_arguments(worker, chunk, ends);
     if (work != nullptr) arguments.kept = m.lay_out(work, chunk.num_edges).kept;
     arguments.hidden = hidden;

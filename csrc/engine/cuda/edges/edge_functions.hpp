@@ -11,25 +11,6 @@
 
 namespace mdcg {
 
-// Unit vectors and lengths of all edges from positions; part of every step, before all layers.
-template <typename T>
-class CudaGeometry {
-public:
-    CudaGeometry(CudaKernels& kernels, double r_max, bool flip);
-    // Where two nodes stand in one place, failures[0] becomes the largest such edge + 1.
-    void run(const DeviceStream& stream, const DeviceEdges& graph, int* failures) const;
-    // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
-    // from edge gradients dE/dvec [gradient parts][edges][3], vec = pos[receiver] - pos[sender] +
-    // shift. Both in the numbers of the graph.
-    void assemble(const DeviceStream& stream, const DeviceEdges& graph, const T* edge_gradient,
-                  double* forces, double* virials) const;
-
-private:
-    CudaFunction geometry_, assemble_;
-    double r_max_;
-    bool flip_;  // harmonics are those of the opposite vector
-};
-
 template <typename T>
 class CudaEdgeFunctions {
 public:
@@ -38,8 +19,6 @@ public:
     CudaEdgeFunctions(const RadialSpec& spec, int l_max, const std::string& normalization,
                       bool flip);
     void prepare(CudaKernels& kernels, const DeviceStream& stream);
-    // Before the first evaluation of a new list: builds the tables that its pairs of types need.
-    void on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     std::int64_t harmonics_width() const;              // (l_max + 1)^2
     std::int64_t hidden_stride() const;                // units, padded; unused columns zero
@@ -53,11 +32,11 @@ public:
     };
 
     // harmonics [chunk edges][width], hidden [chunk edges][hidden_stride]; dead edges are zeros.
-    // `harmonics` null: not wanted. `work` null: no backward follows.
+    // `work` null: no backward follows.
     void forward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
                  T* harmonics, T* hidden) const;
     // After forward with the same work. Adds to worker.edge_gradient and to the ends' gradients;
-    // d_hidden may be overwritten. `d_harmonics` null: none.
+    // d_hidden may be overwritten.
     void backward(CudaWorker<T>& worker, const CudaChunk& chunk, const Ends& ends, char* work,
                   const T* d_harmonics, T* d_hidden) const;
 

@@ -1,9 +1,9 @@
-#include "kernels/geometry.hpp"
+#include "engine/cuda/edges/geometry.hpp"
 
 #include <algorithm>
 
 #include "core/integers.hpp"
-#include "engine/cuda/edges/edge_functions.hpp"
+#include "kernels/geometry.hpp"
 
 namespace mdcg {
 

@@ -12,7 +12,7 @@ namespace {
 
 // What every device has, and what those from compute capability 8.0 on give on request.
 constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
-constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile and TableLookup
+constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile
 
 template <typename T>
 std::int64_t padded(std::int64_t items) {
@@ -154,7 +154,6 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     define("WIDEST", widest);
     define("KEPT_LAST", kept_last);
     define("KEPT_ITEMS", kept_items);
-    define("KNOTS", spec.knots);
     for (const Array* array : {&out, &kind, &norm, &weight, &weight_t, &bias, &norm_weight,
                                &norm_bias, &factor, &epsilon, &kept, &kept_scale})
         defines += array->print();

@@ -1,4 +1,6 @@
-// After vectors.cuh. MDCG_VECTOR_ATOMICS is 0 or 1.
+// Vectors in memory, copies to shared memory, barriers. MDCG_VECTOR_ATOMICS is 0 or 1.
+#pragma once
+#include "kernels/vectors.cuh"
 
 // ---- whole vectors, aligned
 

@@ -1,4 +1,5 @@
 // Values of neighbouring channels in a thread. T is float or double.
+#pragma once
 
 typedef long long Long;
 
@@ -9,6 +10,7 @@ struct alignas(N * sizeof(T)) Vec {
 };
 
 #define MDCG_INLINE static __device__ __forceinline__
+#define MDCG_MEMBER __device__ __forceinline__
 #define MDCG_EACH for (int k = 0; k < N; ++k)
 
 template <int N>

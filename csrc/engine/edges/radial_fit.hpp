@@ -1,0 +1,104 @@
+// Fits of a radial network, from which the tables of CPUs and GPUs are made. For one pair of types,
+// the hidden units (the inputs of the last layer) become piecewise polynomials of the square root
+// of the length: B-splines for CPUs, independent polynomials in each interval for GPUs. The last
+// layer is linear, so that it turns the rows of a fit into rows of weights.
+//
+// A fit has as few intervals as keep it within a limit, which is measured against the network at
+// points between the nodes of the fit.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "engine/edges/radial.hpp"
+
+namespace mdcg {
+
+// The largest errors of weights, and of their derivatives by the length. `value` and `slope` are
+// relative to the largest of all weights. `own_value` and `own_slope` are relative to what the
+// rounding of each weight in float32 is proportional to: the sum of the absolute products that it
+// consists of. To that of a derivative belongs the rounding of positions.
+struct TableLimit {
+    static constexpr double kNone = std::numeric_limits<double>::infinity();
+    double value = kNone, slope = kNone;
+    double own_value = kNone, own_slope = kNone;
+    int min_intervals = 16;
+    double accepted = 1;  // errors of so many limits, where no more intervals are possible
+
+    bool has_slopes() const { return slope < kNone || own_slope < kNone; }
+};
+
+// In double precision. The limit of derivatives is wider, because their rounding grows with the
+// number of intervals.
+constexpr TableLimit kDoubleTolerance{1e-13, 1e-11, TableLimit::kNone, TableLimit::kNone, 32};
+// In double precision without derivatives.
+constexpr TableLimit kDoubleValueTolerance{1e-13, TableLimit::kNone, TableLimit::kNone,
+                                           TableLimit::kNone, 32};
+// In single precision: two roundings of a weight, one of a derivative.
+constexpr TableLimit kSingleTolerance{TableLimit::kNone, TableLimit::kNone, 1.2e-7, 6e-8, 32};
+// The same for packages that ask for the exact network, on GPUs.
+constexpr TableLimit kTightTolerance{TableLimit::kNone, TableLimit::kNone, 1.2e-7, 2e-8, 32, 3};
+// In single precision without derivatives, well below the rounding of values.
+constexpr TableLimit kValueTolerance{1e-8, TableLimit::kNone, 1.2e-7, TableLimit::kNone, 16};
+
+// kSpline reaches from a 64th of the cutoff to the cutoff, kPolynomials from 0.
+enum class FitKind { kSpline, kPolynomials };
+
+class RadialFit {
+public:
+    // `degree`: odd. `singles`: the highest coefficients of polynomials that are rounded to
+    // float32.
+    RadialFit(const RadialSpec& spec, FitKind kind, int degree, TableLimit limit, int singles = 0);
+
+    // The number of intervals that a pair of types needs; 0: no number is within the limit.
+    int intervals(int receiver, int sender) const;
+    // [rows(intervals)][units], in double. Row i + k of a spline is coefficient k of interval i.
+    // Row i * (degree + 1) + k of polynomials is the coefficient of z^k in interval i, where z goes
+    // from -1 to 1.
+    std::vector<double> rows(int receiver, int sender, int intervals) const;
+    int num_rows(int intervals) const {
+        return kind_ == FitKind::kSpline ? intervals + degree_ : intervals * (degree_ + 1);
+    }
+    int degree() const { return degree_; }
+
+    // Square roots of lengths: where the first interval begins, and of all intervals.
+    double first(int receiver, int sender) const;
+    double span(int receiver, int sender) const;
+    // Columns of the last layer for `count` outputs from `begin` on, [units][count], to multiply
+    // rows with.
+    PackedMatrix<double> last_layer(int begin, int count) const;
+    int units() const { return network_.units(); }
+
+private:
+    struct Units {
+        std::vector<double> values, slopes;  // [lengths][units]
+    };
+    // What weights and derivatives are compared with, [2 zones][outputs].
+    struct Sizes {
+        std::vector<double> own[2];
+        double largest[2] = {0, 0};
+    };
+    Units evaluate(const std::vector<double>& lengths, int receiver, int sender) const;
+    std::vector<double> fit_spline(int receiver, int sender, int intervals) const;
+    // Of some intervals, one after the other.
+    std::vector<double> fit_polynomials(int receiver, int sender, int intervals,
+                                        const std::vector<int>& which) const;
+    // The largest ratio of an error to its limit.
+    double error(int receiver, int sender, int intervals, const Sizes (&sizes)[2]) const;
+    void measure(int receiver, int sender, Sizes (&sizes)[2]) const;
+    // Lengths below this are rare: errors may be ten times as large there.
+    double core(int receiver, int sender) const;
+
+    RadialSpec spec_;
+    Radial<double> network_;
+    std::vector<double> last_;       // [units][outputs]
+    std::vector<int> checked_;       // outputs that are compared
+    PackedMatrix<double> weights_;   // their columns of the last layer
+    PackedMatrix<double> absolute_;  // the same without signs
+    FitKind kind_;
+    int degree_, singles_, max_intervals_, threads_;
+    TableLimit limit_;
+};
+
+}  // namespace mdcg

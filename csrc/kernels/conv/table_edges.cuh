@@ -1,0 +1,246 @@
+// Convolutions whose weights come from a table of edge lengths: what both passes share.
+//
+// mdcg/codegen/conv/table.py prints what differs between models: before this text the type T, L_MAX
+// (the largest degree of the harmonics) and `struct Problem`; behind it a struct for each kernel
+// and one for each of its warp tasks, made of the tables that are declared here; at last the
+// kernels. A warp task is what a warp does: some channels of one block of the features, and some of
+// its paths.
+#pragma once
+#include "kernels/spherical_harmonics.cuh"
+#include "kernels/static_loops.cuh"
+#include "kernels/table_column.cuh"
+#include "kernels/vectors.cuh"
+
+constexpr int BATCH = Problem::BATCH;  // edges whose path matrices are there at a time
+constexpr int ATTRIBUTES = (L_MAX + 1) * (L_MAX + 1);  // harmonics of an edge
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+// ---- tables of a problem, its kernels and their warp tasks
+
+// Problem: BATCH; DEGREE of the table's polynomials; IN_WIDTH and OUT_WIDTH, items of a row of
+// features and of outputs; WEIGHTS, columns of the table; HARMONIC_FACTORS [ATTRIBUTES]; backward,
+// FEATURE_GRADIENTS: whether gradients of the features are wanted.
+//
+// A kernel: BLOCK_WARPS and SHARED_BYTES of a block, or of each of its MAX_WARP_GROUPS (forward);
+// EDGES_AT_ONCE, edges of an iteration (forward); WARPS for all channels, and SLICES of a block
+// that have so many (backward); STREAM of the gradients of vectors (backward); SUM_ITEMS and
+// HELD_ITEMS of shared memory for a warp (HELD_ITEMS 0: receivers' rows are read from device
+// memory); STRIDE, items from an edge's row of path matrices to the next; FIRST_QUAD [BLOCK_WARPS +
+// 1], the first 16 bytes of the row that each warp evaluates; FIRST_TERM [items of a row + 1] of
+// TERMS.
+//
+// A warp task: FIRST_WARP and NUM_WARPS; CHANNELS of a lane; MUL channels and DIM components of its
+// block of the features, which begins at IN_OFFSET of a row; IS_FIRST_OF_INPUT: no kernel before
+// has written gradients of the block (backward); PATHS [NUM_PATHS], their ENTRIES, and OUTPUTS
+// [NUM_OUTPUTS].
+
+// A path: its weights are columns of the table, its matrix has few entries that are not zero. Equal
+// entries, up to their sign, are one nonzero, which is a sum of terms.
+struct Path {
+    int weight;                  // first column of the table
+    int output, num_outputs;     // components of the outputs of its task
+    int nonzero, num_nonzeros;   // items of an edge's row of path matrices
+    int first_entry, end_entry;  // of the task's ENTRIES
+    int degree;                  // of the harmonic
+};
+struct Entry {  // out[c] += sign * nonzero * x[a]; the components and the nonzero are the path's
+    int a, c, nonzero, sign;
+};
+struct Term {  // of a nonzero: coefficient * harmonics[attribute]
+    int attribute;
+    T coefficient;
+};
+struct Output {     // a component of an output
+    int offset;     // of its first channel in a row of the output
+    bool is_first;  // no kernel before has written it: it is stored, others are added to (forward)
+};
+
+// ---- arguments
+
+// What both passes read of edges and of the table.
+struct EdgeArguments {
+    Long n_types;
+    const int* __restrict__ row_ptr;              // [num_receivers + 1] first edge
+    const int* __restrict__ active;               // [num_edges] edges, or edges of pairs, by length
+    const int* __restrict__ num_active;           // [num_receivers], or [num_groups]
+    const int* __restrict__ sender;               // [num_edges] row of x
+    const int* __restrict__ sender_type;          // [num_edges]
+    const int* __restrict__ types;                // [num_nodes]
+    const T* __restrict__ unit;                   // [num_edges * 3]
+    const double* __restrict__ length;            // [num_edges] Å
+    const mdcg::TableEntry* __restrict__ places;  // [n_types * n_types]
+    const T* __restrict__ table;  // [num_rows * Column::PAIRS * Problem::WEIGHTS * 2]
+    const T* __restrict__ x;      // [num_senders * Problem::IN_WIDTH]
+};
+
+// ---- weights
+
+// Items 2 k and 2 k + 1 of all columns stand together, behind them those of the next k.
+typedef mdcg::TableColumn<Problem::DEGREE, T> Column;
+struct alignas(2 * sizeof(T)) ColumnPair {
+    T v[2];
+};
+// Of neighbouring channels.
+template <int CHANNELS>
+struct alignas(CHANNELS * sizeof(ColumnPair) < 16 ? CHANNELS * sizeof(ColumnPair) : 16)
+    ColumnPairs {
+    ColumnPair v[CHANNELS];
+};
+
+// The polynomials of a path's weights, for the channels of a lane.
+template <int CHANNELS>
+struct Polynomials {
+    ColumnPairs<CHANNELS> pairs[Column::PAIRS];
+
+    // `row`: of the table, at the column of the lane's first channel.
+    __device__ __forceinline__ void load(const ColumnPair* row) {
+#pragma unroll
+        for (int k = 0; k < Column::PAIRS; ++k)
+            pairs[k] = *(const ColumnPairs<CHANNELS>*)(row + k * Problem::WEIGHTS);
+    }
+    // The weight of channel c, and its derivative by z.
+    __device__ __forceinline__ void evaluate(int c, T z, T& weight, T& slope) const {
+        Column::evaluate(z, [&](int i) { return pairs[i / 2].v[c].v[i % 2]; }, weight, slope);
+    }
+};
+
+// ---- edges of a batch
+
+constexpr int QUAD = 16 / sizeof(T);
+struct alignas(16) Quad {
+    T v[QUAD];
+};
+
+// An edge on its way from memory.
+struct PrefetchedEdge {
+    int edge,
+        next = -1;  // index, and that of the lane's edge of the next batch (-1: not known yet)
+    int sender, sender_type;
+    T unit[3];
+    double length;
+};
+
+// Loads the lane's edge of a batch, number `number` of `count` from `begin`, and the index of that
+// of the next batch, `step` edges further. Returns whether there is one. `all`: also what only the
+// warp needs that writes the records.
+MDCG_INLINE bool prefetch(const EdgeArguments& p, PrefetchedEdge& a, int begin, int number,
+                          int count, int step, int lane, bool all) {
+    if (lane >= BATCH || number >= count) return false;
+    a.edge = a.next >= 0 ? a.next : p.active[begin + number];
+    if (number + step < count) a.next = p.active[begin + number + step];
+#pragma unroll
+    for (int d = 0; d < 3; ++d) a.unit[d] = p.unit[3 * Long(a.edge) + d];
+    if (!all) return true;
+    a.sender = p.sender[a.edge];
+    a.sender_type = p.sender_type[a.edge];
+    a.length = p.length[a.edge];
+    return true;
+}
+
+// Where the table has the weights of an edge.
+struct TableLookup {
+    int row;
+    T z, slope;  // in [-1, 1] within the interval, and by how much it grows with length
+};
+MDCG_INLINE TableLookup look_up(const EdgeArguments& p, const PrefetchedEdge& a, Long receiver) {
+    const mdcg::TableEntry found = p.places[Long(p.types[receiver]) * p.n_types + a.sender_type];
+    const double root = sqrt(a.length);
+    const double place = (root - found.first) * found.inverse_step;
+    const bool within = place < found.intervals;  // of the cutoff of its types; row 0 is zeros
+    const int i = within ? int(place) : 0;
+    return {within ? found.row + i : 0, within ? T(2 * (place - i) - 1) : T(0),
+            T(found.inverse_step) / T(root)};
+}
+
+MDCG_INLINE void load_harmonic_factors(T (&factors)[ATTRIBUTES]) {
+    each<ATTRIBUTES>([&](auto b) {
+        constexpr T factor = Problem::HARMONIC_FACTORS[b];
+        factors[b] = factor;
+    });
+}
+
+// Writes the path matrices of the lane's edge to `row`. The warps of the block share the nonzeros.
+template <typename Kernel>
+MDCG_INLINE void write_path_matrices(const T (&unit)[3], T* row, int warp) {
+    T factors[ATTRIBUTES], y[ATTRIBUTES];
+    load_harmonic_factors(factors);
+    scaled_harmonics(factors, unit, T(1), y);
+    each<Kernel::BLOCK_WARPS>([&](auto w) {
+        constexpr int FIRST = Kernel::FIRST_QUAD[w], END = Kernel::FIRST_QUAD[w + 1];
+        if (warp != w) return;
+        each_between<FIRST, END>([&](auto q) {
+            constexpr int FIRST_ITEM = q * QUAD;
+            Quad four;
+            each<QUAD>([&](auto k) {
+                constexpr int FIRST_TERM = Kernel::FIRST_TERM[FIRST_ITEM + k];
+                T sum = 0;
+                each_between<FIRST_TERM, Kernel::FIRST_TERM[FIRST_ITEM + k + 1]>([&](auto t) {
+                    constexpr Term term = Kernel::TERMS[t];
+                    const T product = term.coefficient * y[term.attribute];
+                    sum = t == FIRST_TERM ? product : sum + product;
+                });
+                four.v[k] = sum;
+            });
+            *(Quad*)(row + FIRST_ITEM) = four;
+        });
+    });
+}
+
+// Reads nonzeros of a path.
+template <int COUNT>
+MDCG_INLINE void load_nonzeros(const T* from, T* nonzero) {
+#pragma unroll
+    for (int n = 0; n < COUNT; n += QUAD) {
+        const Quad four = *(const Quad*)(from + n);
+#pragma unroll
+        for (int k = 0; k < QUAD; ++k)
+            if (n + k < COUNT) nonzero[n + k] = four.v[k];
+    }
+}
+
+// ---- channels of a lane
+
+// The first channel of a lane, for a warp task whose warps have number `chunk`. Lanes beyond the
+// last channel (`inside` is false) read those of others, and store nothing.
+template <typename Task>
+struct LaneChannels {
+    typedef Vec<Task::CHANNELS> Values;
+    static constexpr int PER_WARP = 32 * Task::CHANNELS;
+    static constexpr bool WHOLE = Task::MUL == PER_WARP * Task::NUM_WARPS;
+    int first;
+    bool inside;
+
+    __device__ __forceinline__ LaneChannels(int chunk, int lane)
+        : first(chunk * PER_WARP + lane * Task::CHANNELS), inside(WHOLE || first < Task::MUL) {
+        if (!WHOLE) first = min(first, Task::MUL - Task::CHANNELS);
+    }
+    __device__ __forceinline__ Values or_zeros(Values values) const {
+        return WHOLE || inside ? values : Values();
+    }
+    __device__ __forceinline__ void write(T* to, Values values, bool add) const {
+        if (!WHOLE && !inside) return;
+        if (add) values = *(const Values*)to + values;
+        *(Values*)to = values;
+    }
+};
+
+// The same address. NOTES: the compiler no longer knows how it was computed, so it keeps it in a
+// register and does not compute it again for every edge.
+MDCG_INLINE const T* kept_address(const T* address) {
+    asm("" : "+l"(address));
+    __builtin_assume(__isGlobal(address));
+    return address;
+}
+
+// Runs `body` for the task of a warp of the block.
+template <typename Task, typename... Others, typename Body>
+MDCG_INLINE void run_task(int warp, const Body& body) {
+    if constexpr (sizeof...(Others) > 0) {
+        if (warp < Task::FIRST_WARP + Task::NUM_WARPS)
+            body(Task());
+        else
+            run_task<Others...>(warp, body);
+    } else {
+        body(Task());
+    }
+}

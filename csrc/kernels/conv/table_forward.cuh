@@ -1,0 +1,214 @@
+// The forward pass of a convolution whose weights come from a table: sums of messages by receiver.
+//
+// A block takes a receiver. Its warps walk the receiver's edges in batches: records and path
+// matrices of the next batch are written to shared memory while the warps work on this one. A warp
+// has the channels of 32 lanes of a block of the features, with several paths, and keeps its sums
+// in registers. Edges come roughly by length, so that polynomials of the table stay in registers
+// for the next edges. In small systems groups of the block's warps share the receiver's edges.
+#pragma once
+#include "kernels/conv/table_edges.cuh"
+
+struct Arguments : EdgeArguments {
+    T* __restrict__ out;  // [num_receivers * Problem::OUT_WIDTH]
+};
+
+// What all warps must know of an edge. The loop over edges loads ahead, so a record names what is
+// to be loaded when its edge is evaluated: `row` of the next edge, `sender` of the edge that takes
+// the same place in the next iteration. Behind the last edge, they are its own.
+struct alignas(16) EdgeRecord {
+    int sender, row;  // rows of the features and of the table
+    T z;              // of its own edge: place in the interval
+};
+
+// Shared memory of a warp group, in items: two batches; after the last one, sums of outputs.
+template <typename Kernel>
+struct SharedMemory {
+    // those of a batch, and first row and first senders of the batch behind them
+    static constexpr int RECORDS = BATCH + Kernel::EDGES_AT_ONCE;
+    static constexpr int RECORD_ITEMS = 2 * RECORDS * sizeof(EdgeRecord) / sizeof(T);
+    static constexpr int MATRIX_ITEMS = 2 * BATCH * Kernel::STRIDE;
+    static constexpr int SUM_ITEMS = Kernel::MAX_WARP_GROUPS > 1 ? Kernel::SUM_ITEMS : 0;
+    static constexpr int ITEMS = Kernel::SHARED_BYTES / sizeof(T);
+    static_assert(ITEMS >= RECORD_ITEMS + MATRIX_ITEMS, "batches fit");
+    static_assert(ITEMS >= Kernel::BLOCK_WARPS * SUM_ITEMS, "sums fit");
+
+    EdgeRecord* records;  // [2][RECORDS]
+    T* matrices;          // [2][BATCH * Kernel::STRIDE]
+    T* sums;              // [Kernel::BLOCK_WARPS][SUM_ITEMS]
+
+    __device__ __forceinline__ SharedMemory(Quad* memory)
+        : records((EdgeRecord*)memory), matrices((T*)memory + RECORD_ITEMS), sums((T*)memory) {}
+};
+
+// Writes the records of a batch, whose first lanes have an edge (`there`).
+template <typename Kernel>
+MDCG_INLINE void write_records(EdgeRecord* records, EdgeRecord own, bool there, int lane) {
+    const int last = max(__popc(__ballot_sync(ALL_LANES, there)) - 1, 0);
+    const auto of_edge = [&](int value, int edge) {
+        return __shfl_sync(ALL_LANES, value, min(edge, last));
+    };
+    EdgeRecord first = own;
+    first.sender = of_edge(own.sender, lane);
+    if (lane < Kernel::EDGES_AT_ONCE) records[BATCH + lane] = first;
+    own.sender = of_edge(own.sender, lane + Kernel::EDGES_AT_ONCE);
+    own.row = of_edge(own.row, lane + 1);
+    if (there) records[lane] = own;
+}
+
+// Fills a batch from the edges that the lanes have prefetched. One warp writes the records.
+template <typename Kernel>
+MDCG_INLINE void write_batch(const Arguments& p, const PrefetchedEdge& ahead, Long receiver,
+                             const SharedMemory<Kernel>& shared, int buffer, bool there, int lane,
+                             int warp, bool writes_records) {
+    there = there && lane < BATCH;
+    if (writes_records) {
+        EdgeRecord own{};
+        if (there) {
+            const TableLookup lookup = look_up(p, ahead, receiver);
+            own = {ahead.sender, lookup.row, lookup.z};
+        }
+        write_records<Kernel>(shared.records + buffer * shared.RECORDS, own, there, lane);
+    }
+    T* const matrices = shared.matrices + buffer * (BATCH * Kernel::STRIDE);
+    if (there) write_path_matrices<Kernel>(ahead.unit, matrices + lane * Kernel::STRIDE, warp);
+}
+
+// One warp: sums of a receiver over `count` edges from `begin`, for the channels of its lanes.
+template <typename Kernel, typename Task>
+MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
+                              const SharedMemory<Kernel>& shared, Long receiver, int begin,
+                              int count, int lane, int warp) {
+    constexpr int EDGES = Kernel::EDGES_AT_ONCE, PATHS = Task::NUM_PATHS, DIM = Task::DIM;
+    constexpr int CHANNELS = Task::CHANNELS, OUTPUTS = Task::NUM_OUTPUTS;
+    typedef Vec<CHANNELS> Values;
+    const LaneChannels<Task> channels(warp - Task::FIRST_WARP, lane);
+    const ColumnPair* const table = (const ColumnPair*)p.table + channels.first;
+    const T* const features = kept_address(p.x + Task::IN_OFFSET + channels.first);
+
+    Values out[OUTPUTS] = {};
+    Polynomials<CHANNELS> polynomials[PATHS];
+    int loaded_row = -1;      // of the table
+    Values next[EDGES][DIM];  // features of the edges of the next iteration
+
+    const auto load_features = [&](Values(&to)[DIM], int sender) {
+        const T* const row = features + Long(sender) * Problem::IN_WIDTH;
+#pragma unroll
+        for (int a = 0; a < DIM; ++a) to[a] = *(const Values*)(row + a * Task::MUL);
+    };
+    const auto load_polynomials = [&](int row) {
+        if (row == loaded_row) return;
+        const ColumnPair* const from = table + Long(row) * (Problem::WEIGHTS * Column::PAIRS);
+        each<PATHS>([&](auto i) { polynomials[i].load(from + Task::PATHS[i].weight); });
+        loaded_row = row;
+    };
+    // Adds the messages of an edge. Its features are in `next`, which then gets those of the edge
+    // that follows in the same place.
+    const auto add_edge = [&](const EdgeRecord& record, const T* matrices, Values(&features)[DIM]) {
+        Values x[DIM];
+        T weight[PATHS][CHANNELS], slope;
+#pragma unroll
+        for (int a = 0; a < DIM; ++a) x[a] = channels.or_zeros(features[a]);
+#pragma unroll
+        for (int c = 0; c < CHANNELS; ++c)
+            each<PATHS>([&](auto i) { polynomials[i].evaluate(c, record.z, weight[i][c], slope); });
+        load_polynomials(record.row);
+        load_features(features, record.sender);
+        each<PATHS>([&](auto i) {
+            constexpr Path path = Task::PATHS[i];
+            T nonzero[path.num_nonzeros + 1];
+            load_nonzeros<path.num_nonzeros>(matrices + path.nonzero, nonzero);
+#pragma unroll
+            for (int c = 0; c < CHANNELS; ++c) {
+                T s[DIM];
+#pragma unroll
+                for (int a = 0; a < DIM; ++a) s[a] = weight[i][c] * x[a].v[c];
+                each_between<path.first_entry, path.end_entry>([&](auto e) {
+                    constexpr Entry entry = Task::ENTRIES[e];
+                    const T m = entry.sign > 0 ? nonzero[entry.nonzero] : -nonzero[entry.nonzero];
+                    out[path.output + entry.c].v[c] += m * s[entry.a];
+                });
+            }
+        });
+    };
+
+    int buffer = 0;  // of two
+    int turn = 0;    // the warp that writes records
+    for (int first = 0; first < count; first += BATCH) {
+        const int many = min(BATCH, count - first);
+        const int later = first + BATCH + lane;  // the lane's edge of the next batch
+        const bool more = first + BATCH < count;
+        turn = turn + 1 < Kernel::BLOCK_WARPS ? turn + 1 : 0;
+        if (more) prefetch(p, ahead, begin, later, count, BATCH, lane, warp == turn);
+        const EdgeRecord* const records = shared.records + buffer * shared.RECORDS;
+        const T* const matrices = shared.matrices + buffer * (BATCH * Kernel::STRIDE);
+        load_polynomials(records[BATCH].row);
+#pragma unroll
+        for (int j = 0; j < EDGES; ++j) load_features(next[j], records[BATCH + j].sender);
+#pragma unroll 1
+        for (int k = 0; k < many; k += EDGES) {
+#pragma unroll
+            for (int j = 0; j < EDGES; ++j) {
+                if (j > 0 && k + j == many) break;
+                add_edge(records[k + j], matrices + (k + j) * Kernel::STRIDE, next[j]);
+            }
+        }
+        if (more)
+            write_batch(p, ahead, receiver, shared, buffer ^ 1, later < count, lane, warp,
+                        warp == turn);
+        __syncthreads();
+        buffer ^= 1;
+    }
+
+    // Sum over warp groups. NOTES: the number of the group is found again here, so that it takes no
+    // register in the loop over edges.
+    constexpr int THREADS = Kernel::BLOCK_WARPS * 32;
+    if (Kernel::MAX_WARP_GROUPS > 1 && blockDim.x > THREADS) {
+        const int group = int(threadIdx.x) / THREADS, groups = int(blockDim.x) / THREADS;
+        // numbers of edges differ by at most one, so that a group may have one batch less
+        const int longest = (p.num_active[receiver] + groups - 1) / groups;
+        if ((count + BATCH - 1) / BATCH < (longest + BATCH - 1) / BATCH) __syncthreads();
+        T* const sums = shared.sums + warp * shared.SUM_ITEMS + lane * CHANNELS;
+        if (group > 0) {
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; ++o) *(Values*)(sums + o * (32 * CHANNELS)) = out[o];
+        }
+        __syncthreads();
+        if (group > 0) return;
+        for (int other = 1; other < groups; ++other) {
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; ++o)
+                out[o] += *(const Values*)(sums + other * shared.ITEMS + o * (32 * CHANNELS));
+        }
+    }
+    T* const to = p.out + receiver * Problem::OUT_WIDTH + channels.first;
+    each<OUTPUTS>([&](auto o) {
+        constexpr Output output = Task::OUTPUTS[o];
+        channels.write(to + output.offset, out[o], !output.is_first);
+    });
+}
+
+// A kernel: its block takes a receiver, its warps have the tasks.
+template <typename Kernel, typename... Tasks>
+MDCG_INLINE void table_forward(const Arguments& p) {
+    extern __shared__ Quad shared_memory[];
+    const int lane = threadIdx.x % 32;
+    // equal in all lanes, as the compiler knows after the exchange
+    const int warp_of_block = __shfl_sync(ALL_LANES, int(threadIdx.x) / 32, 0);
+    const int warp = warp_of_block % Kernel::BLOCK_WARPS;
+    const int group = warp_of_block / Kernel::BLOCK_WARPS;
+    const int groups = int(blockDim.x) / (Kernel::BLOCK_WARPS * 32);
+    const SharedMemory<Kernel> shared(shared_memory + group * (Kernel::SHARED_BYTES / 16));
+    const Long receiver = blockIdx.x;
+    const int active = p.num_active[receiver];
+    const int skipped = active * group / groups;
+    const int begin = p.row_ptr[receiver] + skipped;
+    const int count = active * (group + 1) / groups - skipped;
+
+    PrefetchedEdge ahead;
+    prefetch(p, ahead, begin, lane, count, BATCH, lane, warp == 0);
+    write_batch(p, ahead, receiver, shared, 0, lane < count, lane, warp, warp == 0);
+    __syncthreads();
+    run_task<Tasks...>(warp, [&](auto task) {
+        sum_messages<Kernel, decltype(task)>(p, ahead, shared, receiver, begin, count, lane, warp);
+    });
+}

@@ -1,1 +1,0 @@
-../../../csrc/kernels/spherical_harmonics.cuh

@@ -1,1 +1,0 @@
-../../../csrc/kernels/table_column.cuh
