@@ -355,6 +355,38 @@ def test_csrc_includes() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+# Rooms of the engine, each with the rooms below it that its files may include. Files of the engine
+# itself (".") hold what runs a program, and the interface that operations implement.
+ENGINE_ROOMS: dict[str, set[str]] = {
+    "package": {"."},
+    "kernels": {".", "package"},
+    "backend/cpu": {"edges"},
+    "edges": {".", "package", "backend/cpu"},
+    "neighbors": {".", "backend/cpu"},
+    "cuda": {".", "package", "kernels", "backend/cpu", "edges", "neighbors"},
+    ".": {"package", "kernels", "backend/cpu", "neighbors", "cuda"},
+    "ops/node": {".", "package", "kernels", "backend/cpu", "cuda"},
+    "ops/conv": {".", "package", "kernels", "backend/cpu", "edges", "cuda", "ops/node"},
+    "ops/pair": {".", "package", "backend/cpu", "edges", "neighbors", "cuda", "ops/node"},
+}
+
+
+def test_rooms_of_the_engine() -> None:
+    engine = ROOT / "csrc" / "engine"
+
+    def engine_room(path: str) -> str:
+        return next((room for room in ENGINE_ROOMS if path.startswith(room + "/")), ".")
+
+    wrong = []
+    for path in sorted(engine.rglob("*.?pp")):
+        name = path.relative_to(engine).as_posix()
+        room = engine_room(name)
+        for header in re.findall(r'#include "engine/([^"]+)"', path.read_text(encoding="utf-8")):
+            if engine_room(header) not in ENGINE_ROOMS[room] | {room}:
+                wrong.append(f"{name} includes {header}")
+    assert not wrong, "\n".join(wrong)
+
+
 # Kernels are files of csrc/kernels: Python prints their tables, and `emit` the line of an
 # instance.
 PRINTS_CUDA = {"common/emit.py"}  # the line that instantiates a template

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/backend/cpu/simd.hpp"
+#include "engine/cpu_op.hpp"
 #include "engine/model.hpp"
-#include "engine/ops/cpu.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 #include "engine/package/budget.hpp"
 #include "engine/package/package.hpp"
 

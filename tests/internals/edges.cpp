@@ -11,7 +11,7 @@
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/radial.hpp"
 #include "engine/neighbors/verlet_skin.hpp"
-#include "engine/ops/conv_kernel.hpp"
+#include "kernels/conv/conv_kernel.hpp"
 
 namespace py = pybind11;
 

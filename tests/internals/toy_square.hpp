@@ -3,7 +3,7 @@
 // | `toy_square` | `x`, `out`, `factor` | out = factor x² of each item; x has scalars only |
 #pragma once
 
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 
 namespace mdcg {
 

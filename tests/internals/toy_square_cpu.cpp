@@ -1,4 +1,4 @@
-#include "engine/ops/cpu.hpp"
+#include "engine/cpu_op.hpp"
 #include "toy_square.hpp"
 
 namespace mdcg {

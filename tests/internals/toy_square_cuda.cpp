@@ -1,4 +1,4 @@
-#include "engine/ops/cuda.hpp"
+#include "engine/cuda/cuda_op.hpp"
 #include "toy_square.hpp"
 
 namespace mdcg {

@@ -11,13 +11,13 @@
 
 #include "engine/cuda/batch.hpp"
 #include "engine/cuda/cell_list.hpp"
+#include "engine/cuda/cuda_op.hpp"
 #include "engine/cuda/device_points.hpp"
 #include "engine/cuda/edges/geometry.hpp"
 #include "engine/cuda/ghosts.hpp"
 #include "engine/cuda/step.hpp"
 #include "engine/cuda/step_results.hpp"
 #include "engine/executor.hpp"
-#include "engine/ops/cuda.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {

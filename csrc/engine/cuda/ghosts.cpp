@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/integers.hpp"
+#include "engine/cuda/node_kernels.hpp"
 #include "engine/error.hpp"
-#include "engine/ops/node_layer_cuda.hpp"
 
 namespace mdcg {
 

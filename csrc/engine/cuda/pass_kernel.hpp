@@ -9,7 +9,7 @@
 
 #include "engine/cuda/kernel_streams.hpp"
 #include "engine/cuda/kernels.hpp"
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 #include "engine/package/fields.hpp"
 
 namespace mdcg {

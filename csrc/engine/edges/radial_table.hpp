@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "engine/edges/radial_tables.hpp"
-#include "engine/ops/conv_kernel.hpp"
 #include "engine/rows.hpp"
+#include "kernels/conv/conv_kernel.hpp"
 
 namespace mdcg {
 

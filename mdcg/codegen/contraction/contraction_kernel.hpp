@@ -1,1 +1,1 @@
-../../../csrc/engine/ops/contraction_kernel.hpp
+../../../csrc/kernels/contraction_kernel.hpp

@@ -75,7 +75,7 @@ def _pass(problem: SymmetricContractionProblem, kind: str, groups: int, stride: 
 def emit_engine_contraction(problem: SymmetricContractionProblem) -> str:
     """Generate the C++ text of both passes of a contraction; equal problems give equal text.
 
-    It exports the names in ``engine/ops/contraction_kernel.hpp``.
+    It exports the names in ``kernels/contraction_kernel.hpp``.
     """
     stride = engine_stride(problem.channels, problem.dtype)
     coefficients = problem.num_coefficients

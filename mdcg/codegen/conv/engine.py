@@ -249,7 +249,7 @@ def emit_engine_conv(
 ) -> str:
     """Return the C++17 source of a convolution of the engine, for any instruction set.
 
-    It exports the names in ``engine/ops/conv_kernel.hpp``. The problem has weighted "uvu" paths,
+    It exports the names in ``kernels/conv/conv_kernel.hpp``. The problem has weighted "uvu" paths,
     its second input is spherical harmonics of multiplicity 1. `hidden` is the number of inputs of
     the last linear of the radial network; 0: no exact radial network. With `table`, it also takes
     weights from a table.

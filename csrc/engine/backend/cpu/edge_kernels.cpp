@@ -3,7 +3,7 @@
 
 #include "engine/backend/cpu/lanes.hpp"
 #include "engine/edges/spline_basis.hpp"
-#include "engine/ops/conv_kernel.hpp"
+#include "kernels/conv/conv_kernel.hpp"
 
 namespace mdcg {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "engine/cuda/cuda_op.hpp"
 #include "engine/cuda/gemm.hpp"
 #include "engine/edges/radial.hpp"
-#include "engine/ops/cuda.hpp"
 
 namespace mdcg {
 

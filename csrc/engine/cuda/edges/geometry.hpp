@@ -1,7 +1,7 @@
 // Lengths and directions of edges from positions, and forces from gradients of edges.
 #pragma once
 
-#include "engine/ops/cuda.hpp"
+#include "engine/cuda/cuda_op.hpp"
 
 namespace mdcg {
 

@@ -1,7 +1,7 @@
 // E_i += scale * x[channel] + shift, in double; scale and shift are numbers, or one for each type.
 #pragma once
 
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 
 namespace mdcg {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/backend/cpu/simd.hpp"
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 
 namespace mdcg {
 

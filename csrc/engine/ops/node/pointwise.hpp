@@ -1,7 +1,7 @@
 // Operations that treat every node by itself: scale, normalize, product, sum.
 #pragma once
 
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 
 namespace mdcg {
 

@@ -3,7 +3,7 @@
 // 0 where the type has no reference a, whose number is negative.
 #pragma once
 
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 #include "kernels/row_functions.hpp"
 
 namespace mdcg {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/backend/cpu/simd.hpp"
-#include "engine/ops/cuda.hpp"
-#include "engine/ops/node_layer_cuda.hpp"
+#include "engine/cuda/cuda_op.hpp"
+#include "engine/cuda/node_kernels.hpp"
 
 namespace mdcg {
 

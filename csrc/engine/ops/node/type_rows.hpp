@@ -1,7 +1,7 @@
 // out[n] = table[type of n]
 #pragma once
 
-#include "engine/ops/op.hpp"
+#include "engine/op.hpp"
 
 namespace mdcg {
 

@@ -1,0 +1,180 @@
+// Operations of a network: what each one declares, and which back ends run it.
+//
+// A specification is read from its entry of "layers" and checked once, whatever runs it later; the
+// program (program.hpp) is planned from specifications alone. Implementations for CPUs (cpu.hpp)
+// and devices (cuda.hpp) are made from a specification and only run it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/package/fields.hpp"
+#include "engine/rows.hpp"
+
+namespace mdcg {
+
+// A value that an operation reads or writes.
+struct Operand {
+    int id = -1;  // -1: absent
+    Rows rows;
+    bool saved_for_backward = false;  // the backward pass reads the value
+    bool gathered = false;            // read at senders, ghosts included
+    // The backward pass gives local nodes their whole gradient, and ghosts none.
+    bool whole_gradient = false;
+    // Set by the program:
+    bool needs_gradient = false;  // does it depend on positions
+    // Of an input, backward: add to the rows of its gradient, which an operation before has
+    // written. Rows of ghosts are always added to: the executor zeroes them once, before the first
+    // that adds. Of an output, forward: add to its rows, which an operation before has written.
+    bool accumulate = false;
+    bool present() const { return id >= 0; }
+};
+
+// What a pass of an operation iterates over.
+enum class IterationSpace {
+    nodes,          // the rows of a range of nodes, nothing else
+    receivers,      // edges of a range of receivers; forward: inputs exist for all nodes
+    sender_blocks,  // edges of the senders of one block of the graph, number begin /
+                    // graph->nodes_per_block; backward: gradients of outputs exist for all nodes
+    all_edges,      // backward: both ends get gradients; one call for all local nodes
+    exchange,       // rows of ghosts: one call for all local nodes, on all ranks together
+    points,         // atoms within a long cutoff, without edges: one call for all local nodes
+};
+// Are all nodes passed to one call, on one thread of a CPU.
+inline bool is_single_call(IterationSpace space) { return space >= IterationSpace::all_edges; }
+
+// One entry of "layers", with the values that it may name.
+struct LayerEntry {
+    Fields fields;
+    const ModelInfo& info;
+    const std::map<std::string, Operand>& values;
+    int index = 0;  // of the entry
+
+    // The value that a field names. Throws EngineError.
+    Operand operand(const Fields& from, const char* key) const {
+        return operand(from, key, from.text(key));
+    }
+    Operand operand(const Fields& from, const char* key, const std::string& name) const;
+};
+
+// What an operation computes that has a generated kernel.
+struct KernelSize {
+    std::int64_t terms = 0;  // entries of 3j symbols, or products of polynomials
+    std::int64_t text = 0;   // characters of the kernel for CPUs, about; those of devices have more
+    std::string key;         // operations with equal keys share kernels
+};
+
+// The checked declaration of one operation. Throws EngineError that names layer and field.
+class OpSpec {
+public:
+    explicit OpSpec(const LayerEntry& entry);
+    OpSpec(const OpSpec&) = delete;
+    OpSpec& operator=(const OpSpec&) = delete;
+    virtual ~OpSpec() = default;
+
+    // Asked once gradients are known.
+    virtual IterationSpace backward_space() const { return forward_space; }
+    // Does it end in the energy, in place of a value.
+    bool gives_energy() const {
+        return outputs.empty() && forward_space != IterationSpace::exchange;
+    }
+    bool reads_points() const { return forward_space == IterationSpace::points; }
+    // Does it see the positions itself.
+    bool reads_positions() const {
+        return forward_space == IterationSpace::receivers || reads_points();
+    }
+
+    virtual KernelSize kernel_size() const { return {}; }
+
+    Fields fields;
+    std::string type, name;  // the name is for reports and errors
+    int index;               // of its entry in "layers"
+    int num_types;
+    int align;  // items that 64 bytes hold
+    bool flip_edges;
+    IterationSpace forward_space = IterationSpace::nodes;
+    bool is_sum = false;                  // its output is the sum of its inputs
+    bool can_add = false;                 // it heeds Operand::accumulate of its single output
+    std::deque<Operand> inputs, outputs;  // addresses of operands stay
+    // The next operation, if it is the only reader of this one's single output; set for operations
+    // without inputs. This operation may then write the next one's result and read its gradient:
+    // the buffer plan keeps both for it.
+    const OpSpec* only_reader = nullptr;
+
+protected:
+    enum Use { plain, saved_for_backward };
+    Operand& input(const char* key, Use use = plain) { return input(fields, key, use); }
+    Operand& input(const Fields& from, const char* key, Use use = plain);
+    Operand& output(const char* key);
+
+    void expect_same_irreps(const Operand& x, const Operand& out) const;
+    // The problem of generated kernels is of the dtype of the package.
+    void expect_same_dtype(const Fields& problem) const;
+    // The number of a block, checked.
+    static std::size_t block_index(const Fields& from, const char* key, const Operand& operand);
+    // A tensor of one number, or of one for each type.
+    const Tensor& one_or_by_type(const char* key, Content content = Content::weights) const;
+
+    const LayerEntry& entry;  // inside constructors only
+    Operand absent;
+};
+
+// Irreps that a field holds; throws EngineError.
+Rows read_rows(const Fields& fields, const char* key, int align);
+bool same_irreps(const Rows& a, const Rows& b);
+std::string block_text(const Block& block);  // "64x1o"
+std::string irreps_text(const Rows& rows);   // "64x0e+64x1o"
+
+// -- registry ------------------------------------------------------------------------------------
+
+template <typename T>
+class CpuOp;  // engine/cpu_op.hpp
+template <typename T>
+class CudaOp;  // engine/cuda/cuda_op.hpp
+
+template <typename Op>
+using MakeOp = std::unique_ptr<Op> (*)(const OpSpec&);
+
+// One type of operation; null: not registered.
+struct OpType {
+    std::unique_ptr<OpSpec> (*read)(const LayerEntry&) = nullptr;
+    std::tuple<MakeOp<CpuOp<float>>, MakeOp<CpuOp<double>>, MakeOp<CudaOp<float>>,
+               MakeOp<CudaOp<double>>>
+        make;
+};
+std::map<std::string, OpType>& op_types();
+
+// In the header of an operation: inline const RegisterSpec<LinearSpec> linear_spec{"linear"};
+template <typename Spec>
+struct RegisterSpec {
+    explicit RegisterSpec(const char* type) {
+        op_types()[type].read = [](const LayerEntry& entry) -> std::unique_ptr<OpSpec> {
+            return std::make_unique<Spec>(entry);
+        };
+    }
+};
+
+// In the source of an implementation: const RegisterOp<LinearSpec, CpuLinear> registered{"linear"};
+template <typename Spec, template <typename> class Op>
+struct RegisterOp {
+    explicit RegisterOp(const char* type) {
+        add<float>(op_types()[type]);
+        add<double>(op_types()[type]);
+    }
+
+private:
+    template <typename T>
+    static void add(OpType& type) {
+        using Base = typename Op<T>::Base;
+        std::get<MakeOp<Base>>(type.make) = [](const OpSpec& spec) -> std::unique_ptr<Base> {
+            return std::make_unique<Op<T>>(static_cast<const Spec&>(spec));
+        };
+    }
+};
+
+}  // namespace mdcg
