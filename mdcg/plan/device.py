@@ -44,7 +44,7 @@ class CudaTile:
     # that needs more warps is computed by several kernels.
     warps: int = 2
     registers: int = 0  # limit per thread; 0: the compiler's choice
-    # Edges whose operands are in shared memory or being copied there, a power of two. With 1, or
+    # Edges whose operands are in shared memory or being copied there: 1, 2 or 4. With 1, or
     # if rows do not consist of whole 16-byte words, the next edge's operands are in registers.
     depth: int = 1
     spill_bytes: int = 0  # limit of local memory per thread, which tests check
@@ -56,8 +56,8 @@ class CudaTile:
             raise ValueError(
                 f"tile has batch {self.batch} and {self.warps} warps, expected 1 to {WARP}"
             )
-        if self.depth not in (1, 2, 4, 8):
-            raise ValueError(f"tile has depth {self.depth}, expected 1, 2, 4 or 8")
+        if self.depth not in (1, 2, 4):
+            raise ValueError(f"tile has depth {self.depth}, expected 1, 2 or 4")
         if self.components < 1 or not 0 <= self.registers <= 255:
             raise ValueError(
                 f"tile has {self.components} components and {self.registers} registers, expected "
