@@ -80,6 +80,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
                               int count, int lane, int warp) {
     constexpr int EDGES = Kernel::EDGES_AT_ONCE, PATHS = Task::NUM_PATHS, DIM = Task::DIM;
     constexpr int CHANNELS = Task::CHANNELS, OUTPUTS = Task::NUM_OUTPUTS;
+    static_assert(EDGES <= 2);
     typedef Vec<CHANNELS> Values;
     const LaneChannels<Task> channels(warp - Task::FIRST_WARP, lane);
     const ColumnPair* const table = (const ColumnPair*)p.table + channels.first;
@@ -90,7 +91,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
     int loaded_row = -1;      // of the table
     Values next[EDGES][DIM];  // features of the edges of the next iteration
 
-    const auto load_features = [&](Values(&to)[DIM], int sender) {
+    const auto load_features = [&](Values* to, int sender) {
         const T* const row = features + Long(sender) * Problem::IN_WIDTH;
 #pragma unroll
         for (int a = 0; a < DIM; ++a) to[a] = *(const Values*)(row + a * Task::MUL);
@@ -103,7 +104,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
     };
     // Adds the messages of an edge. Its features are in `next`, which then gets those of the edge
     // that follows in the same place.
-    const auto add_edge = [&](const EdgeRecord& record, const T* matrices, Values(&features)[DIM]) {
+    const auto add_edge = [&](EdgeRecord record, const T* matrices, Values* features) {
         Values x[DIM];
         T weight[PATHS][CHANNELS], slope;
 #pragma unroll
@@ -146,10 +147,10 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
         for (int j = 0; j < EDGES; ++j) load_features(next[j], records[BATCH + j].sender);
 #pragma unroll 1
         for (int k = 0; k < many; k += EDGES) {
-#pragma unroll
-            for (int j = 0; j < EDGES; ++j) {
-                if (j > 0 && k + j == many) break;
-                add_edge(records[k + j], matrices + (k + j) * Kernel::STRIDE, next[j]);
+            add_edge(records[k], matrices + k * Kernel::STRIDE, next[0]);
+            if constexpr (EDGES == 2) {
+                if (k + 1 == many) break;
+                add_edge(records[k + 1], matrices + (k + 1) * Kernel::STRIDE, next[1]);
             }
         }
         if (more)
