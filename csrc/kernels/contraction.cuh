@@ -85,11 +85,6 @@ MDCG_INLINE Coefficients coefficients_of(const Arguments& p, const T* w, T* mixe
     return {w + Long(set) * (R::COEFFICIENTS * R::CHANNELS) + u, R::CHANNELS};
 }
 
-constexpr int QUAD = 16 / sizeof(T);
-struct alignas(16) Quad {
-    T v[QUAD];
-};
-
 // Loads the components of channel u of node n.
 template <typename R>
 MDCG_INLINE void load_features(T (&to)[R::DIM_IN], const T* x, Long n, int u) {

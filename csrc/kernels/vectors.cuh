@@ -9,6 +9,12 @@ struct alignas(N * sizeof(T)) Vec {
     T v[N];
 };
 
+// 16 bytes, the most that a thread loads at once.
+constexpr int QUAD = 16 / sizeof(T);
+struct alignas(16) Quad {
+    T v[QUAD];
+};
+
 #define MDCG_INLINE static __device__ __forceinline__
 #define MDCG_MEMBER __device__ __forceinline__
 #define MDCG_EACH for (int k = 0; k < N; ++k)

@@ -81,13 +81,6 @@ MDCG_INLINE void add_some(T* p, Vec<N> a, int count) {
     MDCG_EACH if (k < count) add(p + k * STRIDE, a.v[k]);
 }
 
-// ---- path matrices in shared memory
-
-constexpr int QUAD = 16 / sizeof(T);
-struct alignas(16) Quad {
-    T v[QUAD];
-};
-
 // Waits for all warps of the block.
 template <int THREADS>
 MDCG_INLINE void sync_warps() {

@@ -2,12 +2,13 @@
 // M_ca = sum_b w3j_abc y_b. Its nonzeros do not depend on the channel: the warps of a block
 // evaluate them once per edge, a lane per edge, into shared memory.
 #pragma once
-#include "kernels/conv/memory.cuh"
 #include "kernels/static_loops.cuh"
+#include "kernels/vectors.cuh"
 
-// Entry of a path matrix: out[c] += sign * nonzero * x[a]. The entries of a path are sorted by c.
+// Entry of a path matrix: out[c] += sign * nonzero * x[a]; the components and the nonzero are
+// counted from the path's first. The entries of a path are sorted by c.
 struct Entry {
-    signed char a, c, nonzero, sign;
+    short a, c, nonzero, sign;
 };
 
 // Term of a nonzero: coefficient * y[attribute].

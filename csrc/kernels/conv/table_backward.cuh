@@ -402,9 +402,8 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
                         g[c] =
                             HELD ? own[o * 32] : *(const Values*)(own_g + Task::OUTPUTS[o].offset);
                     });
-                    T m[path.num_nonzeros + 1], dm[path.num_nonzeros + 1] = {};
-                    load_nonzeros<path.num_nonzeros>(matrices + k * Kernel::STRIDE + path.nonzero,
-                                                     m);
+                    T m[whole_quads(path.num_nonzeros)], dm[whole_quads(path.num_nonzeros)] = {};
+                    load_nonzeros(m, matrices + k * Kernel::STRIDE + path.nonzero);
 #pragma unroll
                     for (int c = 0; c < CHANNELS; ++c) {
                         add_edge(i, m, weight[c], slope[c], x, g, c, dx, dm, along);

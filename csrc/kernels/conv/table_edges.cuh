@@ -6,10 +6,9 @@
 // kernels. A warp task is what a warp does: some channels of one block of the features, and some of
 // its paths.
 #pragma once
+#include "kernels/conv/path_matrices.cuh"
 #include "kernels/spherical_harmonics.cuh"
-#include "kernels/static_loops.cuh"
 #include "kernels/table_column.cuh"
-#include "kernels/vectors.cuh"
 
 constexpr int BATCH = Problem::BATCH;  // edges whose path matrices are there at a time
 constexpr int ATTRIBUTES = (L_MAX + 1) * (L_MAX + 1);  // harmonics of an edge
@@ -42,13 +41,6 @@ struct Path {
     int nonzero, num_nonzeros;   // items of an edge's row of path matrices
     int first_entry, end_entry;  // of the task's ENTRIES
     int degree;                  // of the harmonic
-};
-struct Entry {  // out[c] += sign * nonzero * x[a]; the components and the nonzero are the path's
-    int a, c, nonzero, sign;
-};
-struct Term {  // of a nonzero: coefficient * harmonics[attribute]
-    int attribute;
-    T coefficient;
 };
 struct Output {     // a component of an output
     int offset;     // of its first channel in a row of the output
@@ -106,11 +98,6 @@ struct Polynomials {
 
 // ---- edges of a batch
 
-constexpr int QUAD = 16 / sizeof(T);
-struct alignas(16) Quad {
-    T v[QUAD];
-};
-
 // An edge on its way from memory.
 struct PrefetchedEdge {
     int edge,
@@ -165,37 +152,7 @@ MDCG_INLINE void write_path_matrices(const T (&unit)[3], T* row, int warp) {
     T factors[ATTRIBUTES], y[ATTRIBUTES];
     load_harmonic_factors(factors);
     scaled_harmonics(factors, unit, T(1), y);
-    each<Kernel::BLOCK_WARPS>([&](auto w) {
-        constexpr int FIRST = Kernel::FIRST_QUAD[w], END = Kernel::FIRST_QUAD[w + 1];
-        if (warp != w) return;
-        each_between<FIRST, END>([&](auto q) {
-            constexpr int FIRST_ITEM = q * QUAD;
-            Quad four;
-            each<QUAD>([&](auto k) {
-                constexpr int FIRST_TERM = Kernel::FIRST_TERM[FIRST_ITEM + k];
-                T sum = 0;
-                each_between<FIRST_TERM, Kernel::FIRST_TERM[FIRST_ITEM + k + 1]>([&](auto t) {
-                    constexpr Term term = Kernel::TERMS[t];
-                    const T product = term.coefficient * y[term.attribute];
-                    sum = t == FIRST_TERM ? product : sum + product;
-                });
-                four.v[k] = sum;
-            });
-            *(Quad*)(row + FIRST_ITEM) = four;
-        });
-    });
-}
-
-// Reads nonzeros of a path.
-template <int COUNT>
-MDCG_INLINE void load_nonzeros(const T* from, T* nonzero) {
-#pragma unroll
-    for (int n = 0; n < COUNT; n += QUAD) {
-        const Quad four = *(const Quad*)(from + n);
-#pragma unroll
-        for (int k = 0; k < QUAD; ++k)
-            if (n + k < COUNT) nonzero[n + k] = four.v[k];
-    }
+    write_path_matrices<Kernel>([&](int b) { return y[b]; }, row, warp);
 }
 
 // ---- channels of a lane

@@ -116,8 +116,8 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
         load_features(features, record.sender);
         each<PATHS>([&](auto i) {
             constexpr Path path = Task::PATHS[i];
-            T nonzero[path.num_nonzeros + 1];
-            load_nonzeros<path.num_nonzeros>(matrices + path.nonzero, nonzero);
+            T nonzero[whole_quads(path.num_nonzeros)];
+            load_nonzeros(nonzero, matrices + path.nonzero);
 #pragma unroll
             for (int c = 0; c < CHANNELS; ++c) {
                 T s[DIM];
