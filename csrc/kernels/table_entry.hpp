@@ -3,12 +3,12 @@
 
 namespace mdcg {
 
-// Interval coordinate of r: (sqrt(r) - first) * inverse_step.
+// Interval coordinate of r: sqrt(r) * inverse_step.
 struct TableEntry {
-    double first, inverse_step;
+    double inverse_step;
     int row, intervals;  // first row of the pair's table (-1: there is none); number of intervals
 };
-static_assert(sizeof(TableEntry) == 24);
+static_assert(sizeof(TableEntry) == 16);
 
 // Coefficients of the highest powers that are stored and evaluated in single precision.
 // They are small, and the error that this makes is measured when a table is built.

@@ -112,7 +112,7 @@ void PolynomialTable<T>::upload_places(const DeviceStream& stream) {
         for (int j = 0; j < num_types_; ++j) {
             const TablePlace& place = tables_.place(i, j);
             const int intervals = place.first_row >= 0 ? place.intervals : 0;
-            entries.push_back({place.first, place.inverse_step, place.first_row, intervals});
+            entries.push_back({place.inverse_step, place.first_row, intervals});
         }
     if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
     places_->reserve(entries.size() * sizeof(TableEntry));
