@@ -66,6 +66,18 @@ struct ThreadRow {
     INLINE ThreadRow() : number(thread_number()) {}
 };
 
+// A thread has a channel. It loads zero unless `begin` <= 0 < `end`.
+struct ChannelRow : ThreadRow {
+    using Value = T;
+    static constexpr int CHANNELS = 1;
+    INLINE T load(const T* p) const { return *p; }
+    INLINE T load(const T* p, int begin, int end) const {
+        return begin <= 0 && 0 < end ? *p : T(0);
+    }
+    INLINE T keep(T value, int end) const { return 0 < end ? value : T(0); }
+    INLINE void put(T* p, T value) const { *p = value; }
+};
+
 extern "C" __global__ void __launch_bounds__(256) type_rows_forward(const TypeRows<T> p) {
     const WarpRow row;
     if (row.number < p.count) p.forward(row);
@@ -117,11 +129,11 @@ extern "C" __global__ void __launch_bounds__(256)
     if (row.number < p.count) p.backward(row);
 }
 extern "C" __global__ void __launch_bounds__(256) gate_forward(const Gate<T> p) {
-    const ThreadRow row;
+    const ChannelRow row;
     if (row.number < p.count) p.forward(row);
 }
 extern "C" __global__ void __launch_bounds__(256) gate_backward(const Gate<T> p) {
-    const ThreadRow row;
+    const ChannelRow row;
     if (row.number < p.count) p.backward(row);
 }
 

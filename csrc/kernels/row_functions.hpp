@@ -258,7 +258,8 @@ struct GateEntry {
 };
 
 // A row is a channel of a node, with all its components: of a block of out forward, of a block of x
-// backward.
+// backward. Hosts take a vector of consecutive channels at once, which never leave a block. What
+// `row` loads of channels that a block does not have is zero.
 template <typename T>
 struct Gate {
     const T* x;                   // [nodes * x_width]
@@ -273,8 +274,9 @@ struct Gate {
     Long count;                   // nodes times channels, less than 2^31
     int channels, x_width, out_width, add;
 
-    MDCG_HD T activated(const GateEntry& e, T value, T& slope) const {
-        const T y = activate<T>(e.activation, value, slope);
+    template <typename V>
+    MDCG_HD V activated(const GateEntry& e, V value, V& slope) const {
+        const V y = activate<T>(e.activation, value, slope);
         slope *= T(e.factor);
         return T(e.factor) * y;
     }
@@ -295,59 +297,66 @@ struct Gate {
         const GateBlock& from = x_blocks[e.in];
         const T* const a = x + n * x_width;
         T* const y = out + n * out_width + to.offset + u;
-        T slope, factor = T(0);
-        if (u < to.mul) {
+        const int left = to.mul - u;  // channels
+        typename Row::Value slope, factor{};
+        if (left > 0) {
             const int gate = e.gate < 0 ? from.offset : x_blocks[e.gate].offset + e.gate_offset;
-            factor = activated(e, a[gate + u], slope);
+            factor = activated(e, row.load(a + gate + u, 0, left), slope);
         }
         if (e.gate < 0) {
-            *y = factor;
+            row.put(y, row.keep(factor, left));
             return;
         }
         for (int m = 0; m < to.dim; ++m)
-            y[m * to.stride] = u < to.mul ? factor * a[from.offset + m * from.stride + u] : T(0);
+            row.put(y + m * to.stride,
+                    factor * row.load(a + from.offset + m * from.stride + u, 0, left));
     }
 
     template <class Row>
     MDCG_HD void backward(const Row& row) const {
+        using V = typename Row::Value;
         const Long n = unsigned(row.number) / unsigned(channels);
         const int channel = int(row.number) - int(n) * channels, b = columns[channel];
         const int u = channel_in_block(x_blocks, channel);
         const GateBlock& block = x_blocks[b];
         const T* const a = x + n * x_width;
         T* const d = dx + n * x_width + block.offset + u;
+        const int left = block.mul - u;  // channels
         bool written = add != 0;
-        for (int i = block.first_use; i < block.last_use && u < block.mul; ++i) {
+        const auto add_to = [&](T* to, V p, V q) {
+            row.put(to, (written ? row.load(to) : V{}) + p * q);
+        };
+        for (int i = block.first_use; i < block.last_use && left > 0; ++i) {
             const GateEntry& e = entries[uses[i]];
             const GateBlock& to = out_blocks[e.out];
             const T* const dy = g + n * out_width + to.offset;
-            T slope;
+            V slope;
             if (e.gate < 0) {
-                activated(e, a[block.offset + u], slope);
-                *d = (written ? *d : T(0)) + dy[u] * slope;
+                activated(e, row.load(a + block.offset + u, 0, left), slope);
+                add_to(d, row.load(dy + u, 0, left), slope);
                 written = true;
                 continue;
             }
             if (e.in == b) {
                 const int gate = x_blocks[e.gate].offset + e.gate_offset;
-                const T factor = activated(e, a[gate + u], slope);
-                for (int m = 0; m < block.dim; ++m) {
-                    T* const to_x = d + m * block.stride;
-                    *to_x = (written ? *to_x : T(0)) + dy[m * to.stride + u] * factor;
-                }
+                const V factor = activated(e, row.load(a + gate + u, 0, left), slope);
+                for (int m = 0; m < block.dim; ++m)
+                    add_to(d + m * block.stride, row.load(dy + m * to.stride + u, 0, left), factor);
                 written = true;
             }
-            const int v = u - e.gate_offset;  // the channel that this one gates
-            if (e.gate != b || v < 0 || v >= to.mul) continue;
+            // the channels that these gate, from v on
+            const int v = u - e.gate_offset, end = to.mul - v;
+            if (e.gate != b || v + Row::CHANNELS <= 0 || end <= 0) continue;
             const GateBlock& from = x_blocks[e.in];
-            activated(e, a[block.offset + u], slope);
-            T dot = T(0);
+            activated(e, row.load(a + block.offset + u, 0, left), slope);
+            V dot{};
             for (int m = 0; m < to.dim; ++m)
-                dot += a[from.offset + m * from.stride + v] * dy[m * to.stride + v];
-            *d = (written ? *d : T(0)) + dot * slope;
+                dot += row.load(a + from.offset + m * from.stride + v, -v, end) *
+                       row.load(dy + m * to.stride + v, -v, end);
+            add_to(d, dot, slope);
             written = true;
         }
-        for (int m = 0; m < block.dim && !written; ++m) d[m * block.stride] = T(0);
+        for (int m = 0; m < block.dim && !written; ++m) row.put(d + m * block.stride, V{});
     }
 };
 
@@ -365,7 +374,7 @@ struct Gate {
     FUNCTION(energy_backward, Energy, backward, WarpRow)                        \
     FUNCTION(reference_weights_forward, ReferenceWeights, forward, ThreadRow)   \
     FUNCTION(reference_weights_backward, ReferenceWeights, backward, ThreadRow) \
-    FUNCTION(gate_forward, Gate, forward, ThreadRow)                            \
-    FUNCTION(gate_backward, Gate, backward, ThreadRow)
+    FUNCTION(gate_forward, Gate, forward, ChannelRow)                           \
+    FUNCTION(gate_backward, Gate, backward, ChannelRow)
 
 }  // namespace mdcg

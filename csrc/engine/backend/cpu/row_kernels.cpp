@@ -11,6 +11,7 @@ namespace {
 template <typename T>
 struct VectorRow {
     using V = Vector<T>;
+    static constexpr int CHANNELS = 1;
     Long number;
 
     struct Sum {
@@ -30,11 +31,36 @@ struct VectorRow {
     T total(Sum sum) const { return mdcg::sum(sum.value); }
 };
 
-#define MDCG_ROW_LOOP(NAME, ARGUMENTS, MEMBER, ROW)                   \
-    template <typename T>                                             \
-    void NAME(const void* given) {                                    \
-        const auto& p = *static_cast<const ARGUMENTS<T>*>(given);     \
-        for (Long n = 0; n < p.count; ++n) p.MEMBER(VectorRow<T>{n}); \
+// Consecutive channels, one for each lane. Lanes outside of `begin` to `end` are zero.
+template <typename T>
+struct ChannelRow {
+    using Value = Vector<T>;
+    static constexpr int CHANNELS = lanes<T>;
+    Long number;  // of the first of them
+
+    Value load(const T* p) const { return mdcg::load<Value>(p); }
+    Value load(const T* p, int begin, int end) const {
+        if (begin <= 0 && end >= CHANNELS) return load(p);
+        Value some{};
+        for (int i = begin > 0 ? begin : 0; i < CHANNELS && i < end; ++i) some[i] = p[i];
+        return some;
+    }
+    Value keep(Value value, int end) const {
+        for (int i = end > 0 ? end : 0; i < CHANNELS; ++i) value[i] = T(0);
+        return value;
+    }
+    void put(T* p, Value value) const { store(p, value); }
+};
+template <typename T>
+using WarpRow = VectorRow<T>;
+template <typename T>
+using ThreadRow = VectorRow<T>;
+
+#define MDCG_ROW_LOOP(NAME, ARGUMENTS, MEMBER, ROW)                               \
+    template <typename T>                                                         \
+    void NAME(const void* given) {                                                \
+        const auto& p = *static_cast<const ARGUMENTS<T>*>(given);                 \
+        for (Long n = 0; n < p.count; n += ROW<T>::CHANNELS) p.MEMBER(ROW<T>{n}); \
     }
 MDCG_ROW_FUNCTIONS(MDCG_ROW_LOOP)
 

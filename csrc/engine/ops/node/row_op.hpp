@@ -83,7 +83,8 @@ private:
         std::int64_t threads;  // of a row
     };
 #define MDCG_ROW_INFO(NAME, ARGUMENTS, MEMBER, ROW) Info{#NAME, THREADS_OF_A_##ROW},
-    static constexpr std::int64_t THREADS_OF_A_WarpRow = 32, THREADS_OF_A_ThreadRow = 1;
+    static constexpr std::int64_t THREADS_OF_A_WarpRow = 32, THREADS_OF_A_ThreadRow = 1,
+                                  THREADS_OF_A_ChannelRow = 1;
     static constexpr std::array INFO{MDCG_ROW_FUNCTIONS(MDCG_ROW_INFO)};
 #undef MDCG_ROW_INFO
     std::array<CudaFunction, INFO.size()> functions_;
