@@ -51,21 +51,13 @@ def padded_problem(problem: ConvProblem) -> ConvProblem:
     )
 
 
-def host_source(layer: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> str | None:
-    """Return the C++ text of the kernel of a layer of a manifest, or None where it has none.
-
-    Only the shapes of the package's tensors matter.
-    """
+def host_source(layer: Mapping[str, Any]) -> str | None:
+    """Return the C++ text of the kernel of a layer of a manifest, or None where it has none."""
     if layer["type"] == "contraction":
         return emit_engine_contraction(SymmetricContractionProblem.from_json(layer["problem"]))
     if layer["type"] != "conv":
         return None
-    radial = layer["radial"]
-    last = radial["layers"][-1]
-    # a bias of the last layer is a row of its own, whose input is 1
-    hidden = shapes[last["weight"]][0] + ("bias" in last)
-    problem = ConvProblem.from_json(layer["problem"])
-    return emit_engine_conv(problem, hidden, table=has_table(radial, shapes))
+    return emit_engine_conv(ConvProblem.from_json(layer["problem"]))
 
 
 def cuda_passes(

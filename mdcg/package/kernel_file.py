@@ -151,8 +151,7 @@ def _compile_host(
     from ..runtime.compiler import build_host_kernels
     from .cuda_kernels import host_source
 
-    shapes = {name: shape for name, (_, shape) in content["tensors"].items()}
-    sources = [host_source(layer, shapes) for layer in content["layers"]]
+    sources = [host_source(layer) for layer in content["layers"]]
     option = "-march=" if platform.machine() in ("x86_64", "AMD64") else "-mcpu="
     label = _label(target)
     level = "native" if label == _core.host_target("native") else target

@@ -87,11 +87,11 @@ def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
 class EnginePlan:
     """Choices for the engine's generated CPU kernels."""
 
-    edges: int = 96  # of a block, a multiple of 48 (whole vectors and whole register tiles)
+    edges: int = 96  # of a block, a multiple of 16 (whole vectors)
     panels: int = 4  # of 64 bytes of channels at a time, if they divide the multiplicity
 
     def __post_init__(self) -> None:
-        if self.edges < 48 or self.edges % 48:
-            raise ValueError(f"plan has blocks of {self.edges} edges, expected a multiple of 48")
+        if self.edges < 16 or self.edges % 16:
+            raise ValueError(f"plan has blocks of {self.edges} edges, expected a multiple of 16")
         if self.panels not in (1, 2, 4):
             raise ValueError(f"plan takes {self.panels} panels at a time, expected 1, 2 or 4")

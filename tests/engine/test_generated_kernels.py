@@ -72,7 +72,7 @@ def test_plans(
     monkeypatch.setattr("mdcg.codegen.conv.engine_paths.LIVE_VECTORS", vectors)
     file = tmp_path / "k.mdcg-kernels"
     file.write_bytes(compile_kernels(Path(path), ["native"]))
-    assert f"#define MDCG_EDGES {plan.edges}\n" in emit_engine_conv(PROBLEM, 8)
+    assert f"#define MDCG_EDGES {plan.edges}\n" in emit_engine_conv(PROBLEM)
     close(evaluate(path, str(file), 3), evaluate(path, "generic", 3), limit, "plan")
 
 
@@ -92,21 +92,17 @@ def test_instruction_sets(level: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("paths", "hidden", "table", "message"),
-    [
-        ([(0, 0, 0, "uvw")], 8, True, "weighted 'uvu' paths only"),
-        ([(0, 0, 0, "uvu", False)], 8, True, "weighted 'uvu' paths only"),
-        ([(0, 0, 0)], 0, False, "give the inputs of the last linear"),
-    ],
+    "paths",
+    [[(0, 0, 0, "uvw")], [(0, 0, 0, "uvu", False)]],
 )
-def test_errors(paths: list[Any], hidden: int, table: bool, message: str) -> None:
+def test_errors(paths: list[Any]) -> None:
     problem = ConvProblem.build("4x0e", "1x0e", "4x0e", paths)
-    with pytest.raises(ValueError, match=message):
-        emit_engine_conv(problem, hidden, table=table)
+    with pytest.raises(ValueError, match="weighted 'uvu' paths only"):
+        emit_engine_conv(problem)
 
 
 def test_plan_errors() -> None:
-    with pytest.raises(ValueError, match="a multiple of 48"):
+    with pytest.raises(ValueError, match="a multiple of 16"):
         EnginePlan(edges=50)
 
 

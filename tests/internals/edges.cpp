@@ -10,8 +10,8 @@
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/radial.hpp"
+#include "engine/edges/spline_basis.hpp"
 #include "engine/neighbors/verlet_skin.hpp"
-#include "kernels/conv/conv_kernel.hpp"
 
 namespace py = pybind11;
 

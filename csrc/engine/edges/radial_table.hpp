@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "engine/edges/radial_tables.hpp"
+#include "engine/edges/spline_basis.hpp"
 #include "engine/rows.hpp"
-#include "kernels/conv/conv_kernel.hpp"
 
 namespace mdcg {
 
@@ -26,13 +26,16 @@ public:
     bool require(const std::int32_t* types, const std::int32_t* receiver,
                  const std::int32_t* sender, std::int64_t edges, std::int64_t nodes);
 
-    // [width / A][rows()][A]: coefficients, and by how much the next one differs; null in double.
+    // [width / A][rows()][A]: coefficients, and by how much the next one differs, as a difference
+    // of doubles; null in double, where differences of rows are good enough.
     const T* data() const { return data_.data(); }
     const T* steps() const { return SINGLE ? steps_.data() : nullptr; }
     std::int64_t rows() const { return rows_; }
 
-    // First row of each edge, [capacity], and what its steps count, [TABLE_STEPS<T>][capacity], in
-    // the weight and in its derivative (ConvBlock); a row of zeros from r_max on and for unused
+    // First row of each edge, [capacity], and what its steps count in the weight and in its
+    // derivative with respect to the length, [TABLE_STEPS<T>][capacity]:
+    //     w(e) = data[knot[e]] + sum_j basis[j][e] * steps[knot[e] + j],
+    // and without the first term for the derivative; a row of zeros from r_max on and for unused
     // edges. False: an edge is too short for the table.
     bool look_up(const RadialEdges& edges, std::int32_t* knot, T* basis, T* slope) const;
 

@@ -4,6 +4,10 @@
 
 namespace mdcg {
 
+// Degree of the splines in tables of weights.
+template <typename T>
+constexpr int TABLE_STEPS = sizeof(T) == 8 ? 9 : 5;
+
 // Turns the values [d] of the nonzero B-splines of degree d - 1 at position t (0 to 1) within an
 // interval into those of degree d, [d + 1].
 template <typename V>

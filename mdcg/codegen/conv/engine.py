@@ -1,10 +1,9 @@
 """C++ source of one convolution of the engine: blocks of edges, see ``conv_kernel.hpp``.
 
-The text fits every instruction set: vectors and register tiles follow the compiler's macros. For
-each input block and each chunk of its channels, all paths of the block are taken in turn: weights
-of the chunk for all edges (a product with the last linear of the radial network, or six rows of a
-table in float32 and ten in float64), then the path, which sums messages over runs of edges with the
-same receiver, or turns weights into their gradients, which are consumed at once.
+The text fits every instruction set: vectors follow the compiler's macros. For each input block and
+each chunk of its channels, all paths of the block are taken in turn: the engine fills in the
+weights of the chunk for all edges, then the path sums messages over runs of edges with the same
+receiver, or turns weights into their gradients, which are consumed at once.
 """
 
 from __future__ import annotations
@@ -22,6 +21,15 @@ __all__ = ["EngineConv", "emit_engine_conv"]
 
 _EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
+_ENTRIES = f"""\
+{_EXPORT} void mdcg_conv_forward(const ConvBlock* b) {{ forward(b); }}
+{_EXPORT} void mdcg_conv_backward(const ConvBlock* b) {{
+    if (b->add_gradient)
+        b->dx ? backward<false, true>(b) : backward<false, false>(b);
+    else
+        b->dx ? backward<true, true>(b) : backward<true, false>(b);
+}}"""
+
 
 @dataclass(frozen=True)
 class EnginePath:
@@ -35,7 +43,7 @@ class EnginePath:
     column: int
 
 
-def _check(problem: ConvProblem, hidden: int, table: bool) -> None:
+def _check(problem: ConvProblem) -> None:
     for path in problem.paths:
         if path.mode != "uvu" or not path.has_weight:
             raise ValueError(
@@ -49,25 +57,19 @@ def _check(problem: ConvProblem, hidden: int, table: bool) -> None:
             )
     if problem.shared_weights:
         raise ValueError("problem shares its weights, the engine has weights of every edge")
-    if hidden < 0 or not (hidden or table):
-        raise ValueError(
-            f"hidden is {hidden} and table is {table}: give the inputs of the last linear of the "
-            "radial network (1 or more), or table=True"
-        )
 
 
 class EngineConv:
     """Writer of one source; :func:`emit_engine_conv` is what others call."""
 
-    def __init__(self, problem: ConvProblem, hidden: int, table: bool, plan: EnginePlan) -> None:
-        _check(problem, hidden, table)
-        self.problem, self.hidden, self.table, self.plan = problem, hidden, table, plan
+    def __init__(self, problem: ConvProblem, plan: EnginePlan) -> None:
+        _check(problem)
+        self.problem, self.plan = problem, plan
         self.lowered: LoweredProblem = lower(problem)
         self.itemsize = ITEMSIZE[problem.dtype]
         self.align = ENGINE_ROW_BYTES // self.itemsize
         self.x_width, self.in_offsets = packed_row(problem.irreps_in1, self._stride)
         self.out_width, self.out_offsets = packed_row(problem.irreps_out, self._stride)
-        self.hidden_stride = self._stride(hidden)
         self.paths = EnginePaths()
         self.weight_width = 0
         self.groups = self._groups()
@@ -80,7 +82,7 @@ class EngineConv:
             "m": nonzeros * plan.edges,
             "p": nonzeros * plan.edges,
             "w": plan.edges * chunk,
-            "slope": plan.edges * chunk if table else 0,
+            "slope": plan.edges * chunk,
             "tile": plan.edges * dim * chunk,
         }.items():
             self.offsets[name] = self.scratch_bytes
@@ -110,18 +112,13 @@ class EngineConv:
             for path in group:
                 self.paths.number(path.path.coupling)
         info = ["mdcg::MDCG_CONV_ABI", self.itemsize, self.plan.edges, self.scratch_bytes]
-        info += [self.x_width, self.out_width, self.weight_width, self.hidden_stride]
+        info += [self.x_width, self.out_width, self.weight_width]
         templates = ["common/engine_vectors.hpp", "conv/conv_kernel.hpp", "conv/engine_prelude.hpp"]
-        defines = {
-            "EDGES": self.plan.edges,
-            "HIDDEN": self.hidden,
-            "HIDDEN_STRIDE": self.hidden_stride,
-        }
         parts = [
-            title(self.problem, f"engine convolution, hidden {self.hidden}, table {self.table}"),
+            title(self.problem, "engine convolution"),
             f"// {self.plan}",
             f"typedef {scalar_type(self.problem.dtype)} T;",
-            *(f"#define MDCG_{name} {value}" for name, value in defines.items()),
+            f"#define MDCG_EDGES {self.plan.edges}",
             *(template(name).rstrip("\n") for name in templates),
             "",
             "namespace {",
@@ -136,29 +133,11 @@ class EngineConv:
             "",
             "}  // namespace",
             "",
-            f"{_EXPORT} const int64_t mdcg_conv_info[8];",
-            f"const int64_t mdcg_conv_info[8] = {{{', '.join(map(str, info))}}};",
-            *self._exports(),
+            f"{_EXPORT} const int64_t mdcg_conv_info[7];",
+            f"const int64_t mdcg_conv_info[7] = {{{', '.join(map(str, info))}}};",
+            _ENTRIES,
         ]
         return "\n".join(parts) + "\n"
-
-    def _exports(self) -> list[str]:
-        lines = []
-        for suffix, value, wanted in (("", "false", self.hidden), ("_table", "true", self.table)):
-            if not wanted:
-                continue
-            lines += [
-                f"{_EXPORT} void mdcg_conv_forward{suffix}(const ConvBlock* b) {{",
-                f"    forward<{value}>(b);",
-                "}",
-                f"{_EXPORT} void mdcg_conv_backward{suffix}(const ConvBlock* b) {{",
-                "    if (b->dx)",
-                f"        backward<{value}, true>(b);",
-                "    else",
-                f"        backward<{value}, false>(b);",
-                "}",
-            ]
-        return lines
 
     def _nonzeros(self) -> str:
         """Nonzeros of all edges from their harmonics, and the transpose for gradients."""
@@ -187,7 +166,7 @@ class EngineConv:
         backward = name == "backward"
         find = "find_rows" if backward else "find_runs"
         lines = [
-            f"template <bool TABLE{', bool DX' if backward else ''}>",
+            *(["template <bool TABLE, bool DX>"] if backward else []),
             f"static void {name}(const ConvBlock* b) {{",
             "    Edges edges;",
             f"    {find}(b, {self.x_width}, {self.out_width}, edges);",
@@ -202,8 +181,7 @@ class EngineConv:
             lines += [
                 "    (void)slope, (void)tile;",
                 f"    zero(p, {nonzeros} * EDGES);",
-                "    if constexpr (TABLE) zero(b->d_length, EDGES);",
-                f"    else zero(b->d_hidden, EDGES * {self.hidden_stride});",
+                "    zero(b->d_length, EDGES);",
             ]
         for group in self.groups:
             lines += [f"    {line}" for line in self._group(group, backward)]
@@ -222,17 +200,14 @@ class EngineConv:
             number, column = self.paths.number(one.path.coupling), one.column
             rows = f"{one.x_offset} + u, {one.out_offset} + u"
             nonzeros = f"{one.path.first_nonzero} * EDGES"
-            slope = "TABLE, " if backward else "false, "
-            lines += [
-                f"    weights<{panels}, TABLE, {slope[:-2]}>(b, {column} + u, w, "
-                f"{'slope' if backward else 'nullptr'});"
-            ]
+            slope = "TABLE ? slope : nullptr" if backward else "nullptr"
+            tile_of_weights = f"{{0, edges.count, {column} + u, {panels}}}"
+            lines.append(f"    b->fill_weights(b->weights, {tile_of_weights}, w, {slope});")
             if backward:
                 lines += [
                     f"    backward_{number}<{template}, TABLE, DX>(edges, {rows}, m + {nonzeros}, "
                     f"w, slope, p + {nonzeros}, b->d_length, tile);",
-                    f"    if constexpr (!TABLE) hidden_gradient<{panels}>"
-                    f"(b, edges.count, w, {column} + u, b->d_hidden);",
+                    f"    if constexpr (!TABLE) b->add_gradient(b->weights, {tile_of_weights}, w);",
                 ]
             else:
                 lines.append(f"    forward_{number}<{template}>(edges, {rows}, m + {nonzeros}, w);")
@@ -244,19 +219,10 @@ class EngineConv:
         return [*lines, "}"]
 
 
-def emit_engine_conv(
-    problem: ConvProblem, hidden: int, *, table: bool = True, plan: EnginePlan | None = None
-) -> str:
+def emit_engine_conv(problem: ConvProblem, plan: EnginePlan | None = None) -> str:
     """Return the C++17 source of a convolution of the engine, for any instruction set.
 
     It exports the names in ``kernels/conv/conv_kernel.hpp``. The problem has weighted "uvu" paths,
-    its second input is spherical harmonics of multiplicity 1. `hidden` is the number of inputs of
-    the last linear of the radial network; 0: no exact radial network. With `table`, it also takes
-    weights from a table.
-
-    Raises
-    ------
-    ValueError
-        The problem has other paths, or neither kind of radial function is wanted.
+    its second input is spherical harmonics of multiplicity 1; other problems are a ValueError.
     """
-    return EngineConv(problem, hidden, table, plan or EnginePlan()).write()
+    return EngineConv(problem, plan or EnginePlan()).write()

@@ -1,7 +1,4 @@
-// Blocks of edges: products of small tiles, weights of one tile of columns.
-//
-// T, MDCG_EDGES, MDCG_HIDDEN and MDCG_HIDDEN_STRIDE are set above this text. A tile is one chunk of
-// channels, U panels of 64 bytes, for all edges of a block.
+// Blocks of edges. T and MDCG_EDGES are set above this text.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MDCG_REGISTERS 32
 #else
@@ -127,7 +124,6 @@ MDCG_INLINE V lane_sums(const V* v) {
 }
 
 typedef mdcg::ConvBlock<T> ConvBlock;
-constexpr int TABLE_STEPS = mdcg::TABLE_STEPS<T>;
 
 // Rows of a block's edges; edges of one receiver are a run.
 struct Edges {
@@ -163,112 +159,6 @@ MDCG_INLINE void find_rows(const ConvBlock* b, int64_t x_width, int64_t out_widt
 }
 
 MDCG_INLINE void zero(T* p, int items) { memset(p, 0, items * sizeof(T)); }
-
-// c[R][N vectors] (+)= a[R][count] @ b[count][N vectors]. Items of a are a_row and a_column apart,
-// rows of b and c b_row and c_row, vectors of b b_step.
-template <int R, int N, bool ADD>
-MDCG_INLINE void product(int count, const T* __restrict a, int a_row, int a_column,
-                         const T* __restrict b, int b_row, int b_step, T* __restrict c, int c_row) {
-    V sum[R][N];
-    MDCG_UNROLL(16)
-    for (int r = 0; r < R; ++r) MDCG_UNROLL(2)
-    for (int i = 0; i < N; ++i) sum[r][i] = ADD ? load(c + r * c_row + i * L) : V{};
-    MDCG_UNROLL(2)
-    for (int k = 0; k < count; ++k) {
-        V row[N];
-        MDCG_UNROLL(2)
-        for (int i = 0; i < N; ++i) row[i] = load(b + k * b_row + i * b_step);
-        MDCG_UNROLL(16)
-        for (int r = 0; r < R; ++r) {
-            const V s = splat(a[r * a_row + k * a_column]);
-            MDCG_UNROLL(2)
-            for (int i = 0; i < N; ++i) sum[r][i] += s * row[i];
-        }
-    }
-    MDCG_UNROLL(16)
-    for (int r = 0; r < R; ++r) MDCG_UNROLL(2)
-    for (int i = 0; i < N; ++i) store(c + r * c_row + i * L, sum[r][i]);
-}
-
-constexpr int HIDDEN = MDCG_HIDDEN, HS = MDCG_HIDDEN_STRIDE;
-// Rows of a register tile of one or two vectors.
-constexpr int TILE = MDCG_REGISTERS == 32 ? 12 : 6;
-
-// w[row][U * A] = hidden[row] @ w2, columns from `column` on, a multiple of A; rows are rounded up
-// to whole tiles.
-template <int U>
-static void multiply_weights(const ConvBlock* b, int rows, const T* hidden, int64_t column,
-                             T* __restrict w) {
-    constexpr int PANEL = HS * A, N = U * A / L >= 2 ? 2 : 1, STEP = A == L ? PANEL : L;
-    const T* panels = b->w2 + column * HS;
-    for (int v = 0; v < U * A; v += N * L) {
-        const T* from = panels + v / A * PANEL + v % A;
-        for (int r = 0; r < rows; r += TILE)
-            product<TILE, N, false>(HIDDEN, hidden + r * HS, HS, 1, from, A, STEP,
-                                    w + r * U * A + v, U * A);
-    }
-}
-
-// d_hidden[row] += dw[row] @ w2_t
-template <int U>
-static void hidden_gradient(const ConvBlock* b, int rows, const T* __restrict dw, int64_t column,
-                            T* __restrict d_hidden) {
-    constexpr int N = HS / L % 2 == 0 ? 2 : 1;
-    const T* from = b->w2_t + column * HS;
-    for (int v = 0; v < HS; v += N * L)
-        for (int r = 0; r < rows; r += TILE)
-            product<TILE, N, true>(U * A, dw + r * U * A, U * A, 1, from + v, HS, L,
-                                   d_hidden + r * HS + v, HS);
-}
-
-// w[edge][U * A], and its derivative with respect to the length where wanted, from the table: sums
-// over rows, which have the differences of `basis` as factors. In single precision a derivative
-// would lose too many digits so: it is a sum over `steps`, which serve the weight too.
-template <int U, bool SLOPE>
-static void look_up(const ConvBlock* b, int64_t column, T* __restrict w, T* __restrict dw) {
-    constexpr bool STEPS = SLOPE && sizeof(T) == 4;
-    constexpr int TERMS = STEPS ? TABLE_STEPS : TABLE_STEPS + 1;
-    for (int e = 0; e < (int)b->num_edges; ++e) {
-        const auto factor = [&](const T* sums, int j, T all) {
-            const T own = j < TABLE_STEPS ? sums[j * EDGES + e] : T(0);
-            return STEPS ? own : (j > 0 ? sums[(j - 1) * EDGES + e] : all) - own;
-        };
-        V basis[TERMS], slope[TERMS];
-        MDCG_UNROLL(16)
-        for (int j = 0; j < TERMS; ++j) {
-            basis[j] = splat(factor(b->basis, j, T(1)));
-            if constexpr (SLOPE) slope[j] = splat(factor(b->slope, j, T(0)));
-        }
-        MDCG_UNROLL(2)
-        for (int u = 0; u < U; ++u) {
-            const int64_t from = (column + u * A) * b->table_rows + (int64_t)b->knot[e] * A;
-            const T* rows = b->table + from;
-            const T* terms = STEPS ? b->steps + from : rows;
-            MDCG_UNROLL(4)
-            for (int v = 0; v < A; v += L) {
-                V value = STEPS ? load(rows + v) : splat(T(0)), change = splat(T(0));
-                MDCG_UNROLL(16)
-                for (int j = 0; j < TERMS; ++j) {
-                    const V term = load(terms + j * A + v);
-                    value += basis[j] * term;
-                    if constexpr (SLOPE) change += slope[j] * term;
-                }
-                const int at = (e * U + u) * A + v;
-                store(w + at, value);
-                if constexpr (SLOPE) store(dw + at, change);
-            }
-        }
-    }
-}
-
-template <int U, bool TABLE, bool SLOPE>
-MDCG_INLINE void weights(const ConvBlock* b, int64_t column, T* w, T* slope) {
-    if constexpr (TABLE) {
-        look_up<U, SLOPE>(b, column, w, slope);
-    } else {
-        multiply_weights<U>(b, (int)b->num_edges, b->hidden, column, w);
-    }
-}
 
 // dx rows of the senders += tile[edge][components][U * A]
 template <int U, int DIM, int S>

@@ -5,6 +5,7 @@
 
 #include "engine/backend/cpu/lanes.hpp"
 #include "engine/backend/cpu/simd.hpp"
+#include "engine/edges/spline_basis.hpp"
 
 namespace mdcg {
 namespace {
@@ -34,6 +35,7 @@ void tile(std::int64_t k, const T* a, const std::int64_t* at, const T* b, std::i
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 8
         for (int j = 0; j < P * W; ++j) sum[i][j] = V{};
+#pragma GCC unroll 2
     for (std::int64_t q = 0; q < k; ++q) {
         V column[P * W];
 #pragma GCC unroll 8
@@ -87,9 +89,9 @@ void panels_of(std::int64_t m, std::int64_t k, const T* a, std::int64_t lda, con
 
 template <typename T>
 void gemm_panels(std::int64_t m, std::int64_t k, std::int64_t panels, const T* a, std::int64_t lda,
-                 const T* b, T* c, std::int64_t ldc, const std::int32_t* rows, bool accumulate) {
+                 const T* b, std::int64_t panel, T* c, std::int64_t ldc, const std::int32_t* rows,
+                 bool accumulate) {
     constexpr int A = CHUNK_VECTORS * lanes<T>;
-    const std::int64_t panel = k * A;
     std::int64_t p = 0;
     for (; p + TILE_PANELS <= panels; p += TILE_PANELS)
         panels_of<T, TILE_PANELS>(m, k, a, lda, b + p * panel, panel, c + p * A, ldc, rows,
@@ -134,27 +136,51 @@ void multiply(std::int64_t count, const T* x, T* y) {
     for (std::int64_t i = 0; i < count; ++i) y[i] *= x[i];
 }
 
-template <typename T>
-void interpolate(const SplineRows<T>& rows) {
-    constexpr std::int64_t A = 64 / sizeof(T);
-    for (std::int64_t i = 0; i < rows.count; ++i)
-        for (std::int64_t panel = 0; panel < rows.panels; ++panel) {
-            const std::int64_t at = (panel * rows.table_rows + rows.knot[i]) * A;
-            const T* const table = rows.table + at;
-            T sum[A];
-            for (std::int64_t a = 0; a < A; ++a) sum[a] = rows.from_table ? table[a] : T(0);
-            for (std::int64_t j = 0; j < rows.num_steps; ++j) {
-                const T factor = rows.factors[j * rows.stride + i];
-                if (rows.steps != nullptr)
-                    for (std::int64_t a = 0; a < A; ++a)
-                        sum[a] += factor * rows.steps[at + j * A + a];
-                else
-                    for (std::int64_t a = 0; a < A; ++a)
-                        sum[a] += factor * (table[(j + 1) * A + a] - table[j * A + a]);
-            }
-            T* const out = rows.out + (i * rows.panels + panel) * A;
-            for (std::int64_t a = 0; a < A; ++a) out[a] = sum[a];
+// Sums over rows, which have the differences of `basis` as factors. In single precision a
+// derivative would lose too many digits so: it is a sum over `steps`, which serve the values too.
+template <typename T, bool SLOPES>
+void look_up_edges(const TableLookUp<T> p) {
+    using V = Vector<T>;
+    constexpr bool STEPS = SLOPES && sizeof(T) == 4;
+    constexpr int A = CHUNK_VECTORS * lanes<T>, COUNT = TABLE_STEPS<T>, TERMS = COUNT + !STEPS;
+    for (std::int64_t e = 0; e < p.count; ++e) {
+        const auto factor = [&](const T* sums, int j, T all) {
+            const T own = j < COUNT ? sums[j * p.stride + e] : T(0);
+            // NOTES: compilers know s - 0 to be s, but add 0 to it
+            return (STEPS ? own : (j > 0 ? sums[(j - 1) * p.stride + e] : all) - own) - V{};
+        };
+        V basis[TERMS], slope[TERMS];
+#pragma GCC unroll 16
+        for (int j = 0; j < TERMS; ++j) {
+            basis[j] = factor(p.basis, j, T(1));
+            if constexpr (SLOPES) slope[j] = factor(p.slope, j, T(0));
         }
+        const std::int64_t first = p.knot[e];
+#pragma GCC unroll 2
+        for (std::int64_t panel = 0; panel < p.panels; ++panel) {
+            const std::int64_t from = (panel * p.table_rows + first) * A;
+            const T* const rows = p.table + from;
+            const T* const terms = STEPS ? p.steps + from : rows;
+#pragma GCC unroll 4
+            for (int v = 0; v < A; v += lanes<T>) {
+                V value = STEPS ? load<V>(rows + v) : V{}, change = V{};
+#pragma GCC unroll 16
+                for (int j = 0; j < TERMS; ++j) {
+                    const V term = load<V>(terms + j * A + v);
+                    value += basis[j] * term;
+                    if constexpr (SLOPES) change += slope[j] * term;
+                }
+                const std::int64_t at = (e * p.panels + panel) * A + v;
+                store(p.values + at, value);
+                if constexpr (SLOPES) store(p.slopes + at, change);
+            }
+        }
+    }
+}
+
+template <typename T>
+void look_up(const TableLookUp<T>& p) {
+    p.slopes != nullptr ? look_up_edges<T, true>(p) : look_up_edges<T, false>(p);
 }
 
 template <typename T>
@@ -222,7 +248,7 @@ void contract_backward(const Monomials<T>& m, const T* x, const T* coefficients,
 template <int level, typename T>
 DenseKernels<T> dense_kernels() {
     return {&gemm_panels<T>, &activate_all<T>, &add_scaled<T>,
-            &scale<T>,       &multiply<T>,     &interpolate<T>,
+            &scale<T>,       &multiply<T>,     &look_up<T>,
             &dot<T>,         &contract<T>,     &contract_backward<T>};
 }
 template DenseKernels<float> dense_kernels<MDCG_SIMD_LEVEL, float>();

@@ -3,7 +3,6 @@
 
 #include "engine/backend/cpu/lanes.hpp"
 #include "engine/edges/spline_basis.hpp"
-#include "kernels/conv/conv_kernel.hpp"
 
 namespace mdcg {
 namespace {

@@ -74,19 +74,17 @@ struct Monomials {
     std::int64_t stride;              // channels of a block, padded
 };
 
-// Rows that splines interpolate in a table. Row i of out is
-//     sum over j < num_steps of factors[j][i] * (table[knot[i] + j + 1] - table[knot[i] + j]),
-// plus table[knot[i]] if from_table is set.
+// Edges that look up some panels of columns in a table, see RadialTable.
 template <typename T>
-struct SplineRows {
-    std::int64_t count, panels, table_rows;
+struct TableLookUp {
+    std::int64_t count, panels, table_rows, stride;
     const T* table;            // [panels][table_rows][A]
-    const T* steps;            // [panels][table_rows][A] these differences; null: computed here
+    const T* steps;            // [panels][table_rows][A], null: differences of rows
     const std::int32_t* knot;  // [count]
-    const T* factors;          // [num_steps][stride]
-    std::int64_t num_steps, stride;
-    bool from_table;
-    T* out;  // [count][panels][A]
+    const T* basis;            // [TABLE_STEPS<T>][stride]
+    const T* slope;            // [TABLE_STEPS<T>][stride]
+    T* values;                 // [count][panels][A]
+    T* slopes;                 // [count][panels][A], null: not wanted
 };
 
 template <typename T>
@@ -94,12 +92,14 @@ struct DenseKernels {
     // c[i][0 .. N) = (or +=) a[i][0 .. k) @ b for i < m, where N is the number of columns rounded
     // up to 64 bytes, to which rows of c are aligned. If rows [m] is not null, row rows[i] of a and
     // c takes the place of row i. Sums run over k in order, so a row does not depend on the others.
+    // Panels of b are `panel` items apart.
     void gemm(std::int64_t m, const T* a, std::int64_t lda, const PackedMatrix<T>& b, T* c,
               std::int64_t ldc, const std::int32_t* rows, bool accumulate) const {
-        gemm_panels(m, b.rows(), b.panels(), a, lda, b.data(), c, ldc, rows, accumulate);
+        const std::int64_t panel = b.rows() * static_cast<std::int64_t>(64 / sizeof(T));
+        gemm_panels(m, b.rows(), b.panels(), a, lda, b.data(), panel, c, ldc, rows, accumulate);
     }
     void (*gemm_panels)(std::int64_t m, std::int64_t k, std::int64_t panels, const T* a,
-                        std::int64_t lda, const T* b, T* c, std::int64_t ldc,
+                        std::int64_t lda, const T* b, std::int64_t panel, T* c, std::int64_t ldc,
                         const std::int32_t* rows, bool accumulate);
     // y = factor * f(x) and, if dy is not null, dy = factor * f'(x); all [count], and y may be x.
     // The caller clears padding, because f(0) is not always zero.
@@ -107,7 +107,7 @@ struct DenseKernels {
     void (*add_scaled)(std::int64_t count, T a, const T* x, T* y);  // y += a * x
     void (*scale)(std::int64_t count, T a, const T* x, T* y);       // y = a * x
     void (*multiply)(std::int64_t count, const T* x, T* y);         // y *= x
-    void (*interpolate)(const SplineRows<T>& rows);
+    void (*look_up)(const TableLookUp<T>& edges);
     // sum of x * y, in a fixed order
     T (*dot)(std::int64_t count, const T* x, const T* y);
     // For one node: out += sum of coefficient * value * monomial(x); dx += its derivative times g.

@@ -31,8 +31,7 @@ struct ConvSpec : OpSpec {
     }
     KernelSize kernel_size() const override {
         const auto terms = static_cast<std::int64_t>(description.terms.size());
-        return {terms, limits::BASE_TEXT + limits::SYMBOL_TEXT * terms,
-                fields.text("problem") + " " + std::to_string(units)};
+        return {terms, limits::BASE_TEXT + limits::SYMBOL_TEXT * terms, fields.text("problem")};
     }
     // Rows of x by type, [types][width of x], where x is absent.
     template <typename T>

@@ -13,7 +13,7 @@
 #include "engine/kernels/kernel_store.hpp"
 #include "engine/ops/conv/conv_generic.hpp"
 #include "engine/ops/conv/conv_types_cpu.hpp"
-#include "kernels/conv/conv_kernel.hpp"
+#include "engine/ops/conv/conv_weights_cpu.hpp"
 
 namespace mdcg {
 
@@ -24,7 +24,6 @@ template <typename T>
 struct GeneratedConv {
     const ConvInfo* info = nullptr;
     ConvFunction<T> forward = nullptr, backward = nullptr;
-    ConvFunction<T> forward_table = nullptr, backward_table = nullptr;
 };
 
 template <typename T>
@@ -54,15 +53,15 @@ private:
     Scratch lay_out(char* start) const;
     RadialRows<T> rows(const Worker<T>& worker, const Operand& operand, const std::int32_t* node,
                        bool gradient) const;
-    // Everything of a block that forward and backward have in common; true: from the table.
-    bool fill(const Worker<T>& worker, Scratch& scratch, ConvBlock<T>& block, bool backward) const;
-    void run(const ConvBlock<T>& block, bool table, bool backward) const;
+    // Everything of a block that forward and backward have in common, but for its weights.
+    ConvBlock<T> fill(const Worker<T>& worker, Scratch& scratch) const;
+    EdgeWeights<T> weights(const Worker<T>& worker, Scratch& scratch, bool backward) const;
 
     const ConvSpec& spec_;
     const Operand &x_, &sender_, &receiver_, &out_;
     int l_max_;
-    AlignedArray<T> x_table_;  // by type, where x is absent
-    AlignedArray<T> w2_t_;
+    AlignedArray<T> x_table_;            // by type, where x is absent
+    PackedMatrix<T> last_, transposed_;  // the last layer of the radial network, padded
     std::vector<T> factors_;
     Radial<T> radial_;
     std::unique_ptr<RadialTable<T>> table_;
@@ -82,12 +81,15 @@ CpuConv<T>::CpuConv(const ConvSpec& spec)
       receiver_(spec.receiver),
       out_(spec.out),
       l_max_(spec.description.l_max),
-      w2_t_(spec.last_layer<T>()),
       factors_(harmonic_factors<T>(l_max_, spec.normalization)),
       radial_(spec.radial),
       generic_(spec),
       capacity_(generic_.info().edges),
       kernel_bytes_(generic_.info().scratch_bytes) {
+    const AlignedArray<T> last = spec.last_layer<T>();
+    const std::int64_t width = spec.description.weights.width, stride = spec.hidden_stride;
+    last_ = PackedMatrix<T>(last.data(), narrow(stride), narrow(width), 1, stride);
+    transposed_ = PackedMatrix<T>(last.data(), narrow(width), narrow(stride), stride, 1);
     if (!x_.present()) x_table_ = spec.x_table<T>();
     if (CpuTypeSums<T>::possible(spec)) types_ = std::make_unique<CpuTypeSums<T>>(spec);
     if (spec.radial.has_table() && !spec.radial.exact)
@@ -101,12 +103,10 @@ void CpuConv<T>::prepare(KernelStore& kernels) {
     if (library == nullptr) return;
     const auto* info = static_cast<const ConvInfo*>(library->symbol("mdcg_conv_info"));
     const ConvInfo& own = generic_.info();
-    const bool exact = info->hidden_stride != 0;
     if (info->abi != own.abi || info->item_bytes != own.item_bytes || info->edges < 16 ||
         info->edges % 16 != 0 || info->edges > 4096 || info->scratch_bytes < 0 ||
         info->scratch_bytes > (std::int64_t(1) << 30) || info->x_width != own.x_width ||
-        info->out_width != own.out_width || info->weight_width != own.weight_width ||
-        (exact && info->hidden_stride != own.hidden_stride) || (!exact && !table_))
+        info->out_width != own.out_width || info->weight_width != own.weight_width)
         throw EngineError(ErrorKind::compiler,
                           spec_.name +
                               ": its kernel was made for another layer or another version of "
@@ -116,14 +116,8 @@ void CpuConv<T>::prepare(KernelStore& kernels) {
     };
     GeneratedConv<T> found;
     found.info = info;
-    if (exact) {
-        found.forward = function("mdcg_conv_forward");
-        found.backward = function("mdcg_conv_backward");
-    }
-    if (table_) {
-        found.forward_table = function("mdcg_conv_forward_table");
-        found.backward_table = function("mdcg_conv_backward_table");
-    }
+    found.forward = function("mdcg_conv_forward");
+    found.backward = function("mdcg_conv_backward");
     generated_ = found;
     capacity_ = info->edges;
     kernel_bytes_ = std::max(info->scratch_bytes, own.scratch_bytes);
@@ -160,50 +154,45 @@ RadialRows<T> CpuConv<T>::rows(const Worker<T>& worker, const Operand& operand,
 }
 
 template <typename T>
-bool CpuConv<T>::fill(const Worker<T>& worker, Scratch& s, ConvBlock<T>& block,
-                      bool backward) const {
+ConvBlock<T> CpuConv<T>::fill(const Worker<T>& worker, Scratch& s) const {
     const EdgeBlock<T>& edges = s.edges;
     simd<T>().harmonics(l_max_, factors_.data(), capacity_, edges.unit, s.harmonics);
     for (int row = 0; row < (l_max_ + 1) * (l_max_ + 1); ++row)
         std::fill(s.harmonics + row * capacity_ + edges.count, s.harmonics + (row + 1) * capacity_,
                   T(0));
-    const bool table = has_tables_ && table_->look_up(edges.radial(), s.knot, s.basis, s.slope);
-    if (!table)
-        radial_.forward(edges.radial(), rows(worker, sender_, edges.sender, false),
-                        rows(worker, receiver_, edges.receiver, false), s.work, s.hidden, backward);
-    block = {};
+    ConvBlock<T> block{};
     block.num_edges = edges.count;
     block.sender = x_.present() ? edges.sender : edges.sender_type;
     block.receiver = edges.receiver;
     block.harmonics = s.harmonics;
     block.x = x_.present() ? worker.value(x_) : x_table_.data();
-    if (table) {
-        block.table = table_->data();
-        block.steps = table_->steps();
-        block.table_rows = table_->rows();
-        block.knot = s.knot;
-        block.basis = s.basis;
-        block.slope = s.slope;
-    } else {
-        block.hidden = s.hidden;
-        block.w2 = generic_.w2();
-        block.w2_t = w2_t_.data();
-    }
     block.scratch = s.kernel;
-    return table;
+    return block;
 }
 
 template <typename T>
-void CpuConv<T>::run(const ConvBlock<T>& block, bool table, bool backward) const {
-    const ConvFunction<T> function =
-        table ? (backward ? generated_.backward_table : generated_.forward_table)
-              : (backward ? generated_.backward : generated_.forward);
-    if (function != nullptr)
-        function(&block);
-    else if (backward)
-        generic_.backward(block, capacity_);
-    else
-        generic_.forward(block, capacity_);
+EdgeWeights<T> CpuConv<T>::weights(const Worker<T>& worker, Scratch& s, bool backward) const {
+    const EdgeBlock<T>& edges = s.edges;
+    EdgeWeights<T> found;
+    found.width = spec_.description.weights.width;
+    if (has_tables_ && table_->look_up(edges.radial(), s.knot, s.basis, s.slope)) {
+        found.table = table_->data();
+        found.steps = table_->steps();
+        found.table_rows = table_->rows();
+        found.knot = s.knot;
+        found.basis = s.basis;
+        found.slope = s.slope;
+        found.capacity = capacity_;
+        return found;
+    }
+    radial_.forward(edges.radial(), rows(worker, sender_, edges.sender, false),
+                    rows(worker, receiver_, edges.receiver, false), s.work, s.hidden, backward);
+    if (backward) std::fill_n(s.d_hidden, capacity_ * spec_.hidden_stride, T(0));
+    found.hidden = s.hidden;
+    found.d_hidden = s.d_hidden;
+    found.last = &last_;
+    found.transposed = &transposed_;
+    return found;
 }
 
 template <typename T>
@@ -217,10 +206,12 @@ void CpuConv<T>::forward(Worker<T>& worker, Range nodes) const {
     for (std::int64_t e = graph.row_ptr[size(nodes.begin)]; e < end; e += capacity_) {
         s.edges.gather(graph, worker.types, nullptr, e, std::min(capacity_, end - e),
                        spec_.flip_edges);
-        ConvBlock<T> block;
-        const bool table = fill(worker, s, block, false);
+        ConvBlock<T> block = fill(worker, s);
+        const EdgeWeights<T> weights = this->weights(worker, s, false);
+        weights.connect(block);
         block.out = out;
-        run(block, table, false);
+        generated_.info != nullptr ? generated_.forward(&block)
+                                   : generic_.forward(block, capacity_);
     }
 }
 
@@ -251,15 +242,16 @@ void CpuConv<T>::backward(Worker<T>& worker, Range nodes) const {
     for (std::int64_t e = begin; e < end; e += capacity_) {
         s.edges.gather(graph, worker.types, list == nullptr ? nullptr : list + e, e,
                        std::min(capacity_, end - e), spec_.flip_edges);
-        ConvBlock<T> block;
-        const bool table = fill(worker, s, block, true);
+        ConvBlock<T> block = fill(worker, s);
+        const EdgeWeights<T> weights = this->weights(worker, s, true);
+        weights.connect(block);
         block.g = worker.gradient(out_);
         block.dx = x_.present() && x_.needs_gradient ? worker.gradient(x_) : nullptr;
         block.d_harmonics = s.d_harmonics;
-        block.d_hidden = s.d_hidden;
         block.d_length = s.d_length;
-        run(block, table, true);
-        if (table)
+        generated_.info != nullptr ? generated_.backward(&block)
+                                   : generic_.backward(block, capacity_);
+        if (weights.table != nullptr)
             for (std::int64_t i = 0; i < s.edges.count; ++i)
                 s.edges.d_length[i] = static_cast<double>(s.d_length[i]);
         else

@@ -12,25 +12,13 @@ GenericConv<T>::GenericConv(const ConvSpec& spec) : description_(spec.descriptio
     const ConvDescription& description = spec.description;
     for (const GenericTerm<double>& term : description.terms)
         terms_.push_back({term.b, static_cast<T>(term.value)});
-    const std::vector<double> last = spec.radial.last();
-    const std::int64_t width = description.weights.width, hidden_stride = spec.hidden_stride;
-    const std::size_t outputs = description.weights.columns.size();
-    std::vector<double> w2(size(hidden_stride * width));
-    for (std::size_t k = 0; k < size(spec.units); ++k)
-        for (std::size_t o = 0; o < outputs; ++o)
-            w2[k * size(width) + size(description.weights.columns[o])] = last[k * outputs + o];
-    w2_ = PackedMatrix<T>(w2.data(), static_cast<int>(hidden_stride), static_cast<int>(width),
-                          width, 1);
-    w2_t_ = PackedMatrix<T>(w2.data(), static_cast<int>(width), static_cast<int>(hidden_stride), 1,
-                            width);
     info_ = {MDCG_CONV_ABI,
              sizeof(T),
              64,
              static_cast<std::int64_t>(lay_out(nullptr).bytes),
              description.x.width,
              description.out.width,
-             width,
-             hidden_stride};
+             description.weights.width};
 }
 
 template <typename T>
@@ -39,6 +27,7 @@ typename GenericConv<T>::Scratch GenericConv<T>::lay_out(char* start) const {
     Layout layout(start);
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
     layout.take(scratch.weights, TILE * description_.weights.width);
+    layout.take(scratch.slopes, TILE * description_.weights.width);
     layout.take(scratch.d_weights, TILE * description_.weights.width);
     layout.take(scratch.coefficients, TILE * pairs);
     layout.take(scratch.d_coefficients, pairs);
@@ -48,27 +37,9 @@ typename GenericConv<T>::Scratch GenericConv<T>::lay_out(char* start) const {
 
 template <typename T>
 void GenericConv<T>::fill(const ConvBlock<T>& block, std::int64_t capacity, std::int64_t first,
-                          std::int64_t count, const Scratch& scratch) const {
-    constexpr int panel = row_align<T>();
-    const SimdTable<T>& kernels = simd<T>();
-    const std::int64_t width = info_.weight_width;
-    if (block.hidden != nullptr) {
-        kernels.gemm(count, block.hidden + first * info_.hidden_stride, info_.hidden_stride, w2_,
-                     scratch.weights, width, nullptr, false);
-    } else {
-        for (std::int64_t e = 0; e < count; ++e)
-            for (std::int64_t p = 0; p < width / panel; ++p) {
-                const T* rows =
-                    block.table + (p * block.table_rows + block.knot[first + e]) * panel;
-                T* to = scratch.weights + e * width + p * panel;
-                for (int v = 0; v < panel; ++v) {
-                    to[v] = rows[v];
-                    for (int j = 0; j < TABLE_STEPS<T>; ++j)
-                        to[v] += block.basis[j * capacity + first + e] *
-                                 (rows[(j + 1) * panel + v] - rows[j * panel + v]);
-                }
-            }
-    }
+                          std::int64_t count, bool backward, const Scratch& scratch) const {
+    block.fill_weights(block.weights, tile(first, count), scratch.weights,
+                       backward && block.add_gradient == nullptr ? scratch.slopes : nullptr);
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
     for (const GenericPath& path : description_.paths)
         for (std::int32_t i = path.pair_begin; i < path.pair_end; ++i) {
@@ -92,7 +63,7 @@ void GenericConv<T>::forward(const ConvBlock<T>& block, std::int64_t capacity) c
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
     for (std::int64_t first = 0; first < block.num_edges; first += TILE) {
         const std::int64_t count = std::min(TILE, block.num_edges - first);
-        fill(block, capacity, first, count, scratch);
+        fill(block, capacity, first, count, false, scratch);
         for (std::int64_t e = 0; e < count; ++e) {
             const T* x = block.x + block.sender[first + e] * info_.x_width;
             T* out = block.out + block.receiver[first + e] * info_.out_width;
@@ -109,20 +80,16 @@ void GenericConv<T>::forward(const ConvBlock<T>& block, std::int64_t capacity) c
 
 template <typename T>
 void GenericConv<T>::backward(const ConvBlock<T>& block, std::int64_t capacity) const {
-    constexpr int panel = row_align<T>();
     const SimdTable<T>& kernels = simd<T>();
     const Scratch scratch = lay_out(block.scratch);
     const auto pairs = static_cast<std::int64_t>(description_.pairs.size());
     const std::int64_t width = info_.weight_width;
     const std::int64_t rows = (description_.l_max + 1) * (description_.l_max + 1);
     std::fill_n(block.d_harmonics, rows * capacity, T(0));
-    if (block.hidden != nullptr)
-        std::fill_n(block.d_hidden, capacity * info_.hidden_stride, T(0));
-    else
-        std::fill_n(block.d_length, capacity, T(0));
+    std::fill_n(block.d_length, capacity, T(0));
     for (std::int64_t first = 0; first < block.num_edges; first += TILE) {
         const std::int64_t count = std::min(TILE, block.num_edges - first);
-        fill(block, capacity, first, count, scratch);
+        fill(block, capacity, first, count, true, scratch);
         for (std::int64_t e = 0; e < count; ++e) {
             const T* x = block.x + block.sender[first + e] * info_.x_width;
             const T* g = block.g + block.receiver[first + e] * info_.out_width;
@@ -151,30 +118,13 @@ void GenericConv<T>::backward(const ConvBlock<T>& block, std::int64_t capacity) 
                 d_weights += path.stride;
             }
         }
-        if (block.hidden != nullptr) {
-            kernels.gemm(count, scratch.d_weights, width, w2_t_,
-                         block.d_hidden + first * info_.hidden_stride, info_.hidden_stride, nullptr,
-                         false);
+        if (block.add_gradient != nullptr) {
+            block.add_gradient(block.weights, tile(first, count), scratch.d_weights);
             continue;
         }
-        for (std::int64_t e = 0; e < count; ++e) {
-            const T* slope = block.slope + first + e;
-            T along[panel], total = T(0);
-            for (std::int64_t p = 0; p < width / panel; ++p) {
-                const std::int64_t row = (p * block.table_rows + block.knot[first + e]) * panel;
-                const T* rows = block.table + row;
-                for (int v = 0; v < panel; ++v) {
-                    along[v] = T(0);
-                    for (int j = 0; j < TABLE_STEPS<T>; ++j)
-                        along[v] += slope[j * capacity] *
-                                    (block.steps != nullptr
-                                         ? block.steps[row + j * panel + v]
-                                         : rows[(j + 1) * panel + v] - rows[j * panel + v]);
-                }
-                total += kernels.dot(panel, along, scratch.d_weights + e * width + p * panel);
-            }
-            block.d_length[first + e] = total;
-        }
+        for (std::int64_t e = 0; e < count; ++e)
+            block.d_length[first + e] =
+                kernels.dot(width, scratch.slopes + e * width, scratch.d_weights + e * width);
     }
 }
 

@@ -13,28 +13,28 @@ public:
     explicit GenericConv(const ConvSpec& spec);
 
     const ConvInfo& info() const { return info_; }
-    const T* w2() const { return w2_.data(); }
 
-    // `capacity`: edges of the block, the step of its arrays. Weights come from block.hidden, or
-    // from block.table where it is null.
+    // `capacity`: edges of the block, the step of its arrays.
     void forward(const ConvBlock<T>& block, std::int64_t capacity) const;
     void backward(const ConvBlock<T>& block, std::int64_t capacity) const;
 
 private:
     struct Scratch {
-        T *weights, *d_weights, *coefficients, *d_coefficients;
+        T *weights, *slopes, *d_weights, *coefficients, *d_coefficients;
         std::size_t bytes;
     };
     static constexpr std::int64_t TILE = 16;
     Scratch lay_out(char* start) const;
+    WeightTile tile(std::int64_t first, std::int64_t count) const {
+        return {first, count, 0, info_.weight_width / row_align<T>()};
+    }
     // Weights and coefficients of edges first .. first + TILE.
     void fill(const ConvBlock<T>& block, std::int64_t capacity, std::int64_t first,
-              std::int64_t count, const Scratch& scratch) const;
+              std::int64_t count, bool backward, const Scratch& scratch) const;
 
     const ConvDescription& description_;
     std::vector<GenericTerm<T>> terms_;
     ConvInfo info_;
-    PackedMatrix<T> w2_, w2_t_;
 };
 
 }  // namespace mdcg

@@ -5,7 +5,6 @@
 #include "core/integers.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
-#include "kernels/conv/conv_kernel.hpp"
 
 namespace mdcg {
 
@@ -137,17 +136,9 @@ bool CpuTypeSums<T>::fill(const Worker<T>& worker, Scratch& s, std::int64_t firs
     s.edges.gather(*worker.graph, worker.types, s.list + first, 0, count, spec_.flip_edges);
     simd<T>().harmonics(l_max_, factors_.data(), s.edges.capacity, s.edges.unit, s.harmonics);
     if (has_tables_ && table_->look_up(s.edges.radial(), s.knot, s.basis, s.slope)) {
-        SplineRows<T> rows{s.edges.count,    stride_ / row_align<T>(),
-                           table_->rows(),   table_->data(),
-                           table_->steps(),  s.knot,
-                           s.basis,          TABLE_STEPS<T>,
-                           s.edges.capacity, true,
-                           s.hidden};
-        simd<T>().interpolate(rows);
-        rows.factors = s.slope;
-        rows.from_table = false;
-        rows.out = s.slope_row;
-        if (backward) simd<T>().interpolate(rows);
+        simd<T>().look_up({s.edges.count, stride_ / row_align<T>(), table_->rows(),
+                           s.edges.capacity, table_->data(), table_->steps(), s.knot, s.basis,
+                           s.slope, s.hidden, backward ? s.slope_row : nullptr});
         return true;
     }
     radial_.forward(s.edges.radial(), {}, {}, s.work, s.hidden, backward);
@@ -179,8 +170,8 @@ void CpuTypeSums<T>::add_sums(const Worker<T>& worker, Scratch& s, std::int64_t 
                     std::copy_n(s.hidden + (begin + e) * stride_ + panel * A, A,
                                 s.packed + (panel * count + e) * A);
             simd<T>().gemm_panels(width(), count, stride_ / A, s.harmonics + begin,
-                                  s.edges.capacity, s.packed, sums + column, depth(), nullptr,
-                                  true);
+                                  s.edges.capacity, s.packed, count * A, sums + column, depth(),
+                                  nullptr, true);
         });
     }
 }
@@ -238,7 +229,7 @@ void CpuTypeSums<T>::add_gradients(const Worker<T>& worker, Scratch& s, std::int
                 for (int lm = 0; lm < width(); ++lm)
                     std::copy_n(own + lm * depth() + panel * A, A,
                                 s.packed + (panel * width() + lm) * A);
-            kernels.gemm_panels(count, width(), stride_ / A, s.rows, wide, s.packed,
+            kernels.gemm_panels(count, width(), stride_ / A, s.rows, wide, s.packed, width() * A,
                                 s.d_hidden + begin * stride_, stride_, nullptr, false);
             // gradients of harmonics: units of an edge times those of the sums
             for (std::int64_t panel = 0; panel < panels; ++panel)
@@ -249,7 +240,7 @@ void CpuTypeSums<T>::add_gradients(const Worker<T>& worker, Scratch& s, std::int
                             lm < width() ? own[lm * depth() + k] : T(0);
                     }
             kernels.gemm_panels(count, stride_, panels, s.hidden + begin * stride_, stride_,
-                                s.packed, s.d_rows, wide, nullptr, false);
+                                s.packed, stride_ * A, s.d_rows, wide, nullptr, false);
             for (int lm = 0; lm < width(); ++lm)
                 for (std::int64_t e = 0; e < count; ++e)
                     s.d_harmonics[lm * capacity + begin + e] = s.d_rows[e * wide + lm];
