@@ -22,7 +22,7 @@ RadialTable<T>::RadialTable(const RadialSpec& spec, WeightColumns columns, Table
     : columns_(std::move(columns)),
       tables_(spec,
               RadialFit(spec, FitKind::kSpline, TABLE_STEPS<T>,
-                        SINGLE ? kSingleTolerance : kDoubleTolerance),
+                        SINGLE ? kSplineTolerance : kDoubleTolerance),
               content, static_cast<double>(columns_.width) * sizeof(T) * (SINGLE ? 2 : 1)) {}
 
 template <typename T>
