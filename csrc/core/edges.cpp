@@ -26,7 +26,7 @@ std::vector<std::int32_t> checked(const Index* index, std::int64_t count, std::i
 }
 
 // Turns counts [n + 1] (count of bin i at i + 1) into first positions.
-void accumulate(std::vector<std::int64_t>& counts) {
+void to_first_positions(std::vector<std::int64_t>& counts) {
     for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
 }
 
@@ -52,7 +52,7 @@ ReceiverOrder order_by_receiver(const EdgeList& edges, std::int64_t edges_per_ta
     out.sender.resize(n);
     out.row_ptr.assign(size(edges.num_receivers) + 1, 0);
     for (const std::int32_t r : edges.receiver) ++out.row_ptr[size(r) + 1];
-    accumulate(out.row_ptr);
+    to_first_positions(out.row_ptr);
     std::vector<std::int64_t> next(out.row_ptr.begin(), out.row_ptr.end() - 1);
     for (std::size_t e = 0; e < n; ++e) {
         const auto at = size(next[size(edges.receiver[e])]++);
@@ -85,7 +85,7 @@ BlockOrder order_by_block(const EdgeList& edges, const ReceiverOrder& by_receive
     out.receiver.resize(n);
     out.block_ptr.assign(size(num_blocks) + 1, 0);
     for (const std::int32_t s : by_receiver.sender) ++out.block_ptr[size(s / block_size) + 1];
-    accumulate(out.block_ptr);
+    to_first_positions(out.block_ptr);
     std::vector<std::int64_t> next(out.block_ptr.begin(), out.block_ptr.end() - 1);
     for (std::size_t i = 0; i < n; ++i) {
         const auto block = size(by_receiver.sender[i] / block_size);

@@ -7,18 +7,20 @@ namespace mdcg {
 namespace {
 
 std::atomic<Notice> of_process{nullptr};
-thread_local const NoticeScope* innermost = nullptr;
+thread_local const NoticeScope* innermost_notice = nullptr;
 
 }  // namespace
 
 void set_notice(Notice tell) { of_process = tell; }
 
 void notice(const std::string& sentence) {
-    const Notice tell = innermost != nullptr ? innermost->tell_ : of_process.load();
+    const Notice tell = innermost_notice != nullptr ? innermost_notice->tell_ : of_process.load();
     if (tell != nullptr) tell(sentence);
 }
 
-NoticeScope::NoticeScope(Notice tell) : outer_(innermost), tell_(tell) { innermost = this; }
-NoticeScope::~NoticeScope() { innermost = outer_; }
+NoticeScope::NoticeScope(Notice tell) : outer_(innermost_notice), tell_(tell) {
+    innermost_notice = this;
+}
+NoticeScope::~NoticeScope() { innermost_notice = outer_; }
 
 }  // namespace mdcg

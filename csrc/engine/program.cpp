@@ -14,8 +14,6 @@ namespace mdcg {
 
 namespace {
 
-std::size_t at(int i) { return size(i); }
-
 [[noreturn]] void unknown_op(const std::string& path, std::size_t layer, const std::string& type) {
     std::string known;
     for (const auto& [name, op] : op_types()) known += (known.empty() ? "" : ", ") + name;

@@ -6,11 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "core/integers.hpp"
 #include "engine/op.hpp"
 #include "engine/package/budget.hpp"
 #include "engine/package/package.hpp"
 
 namespace mdcg {
+
+// Numbers of operations, values and stages are ints.
+inline std::size_t at(int number) { return size(number); }
 
 // Operations that a thread runs one after the other on a chunk of nodes.
 struct Stage {

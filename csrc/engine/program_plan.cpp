@@ -11,8 +11,6 @@ namespace mdcg {
 
 namespace {
 
-std::size_t at(int i) { return size(i); }
-
 // A matrix, and the first and last step at which it is in use.
 struct Interval {
     int id;

@@ -1,6 +1,7 @@
 """Machine code of every CUDA bench problem: it compiles, fits the device, and spills as planned.
 
 NVRTC alone is needed, no GPU: its assembler tells registers and local memory of every kernel.
+Spilled bytes depend on the assembler, so they are compared for one version of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mdcg.codegen import CudaKernel, KernelSpec, emit_cuda
 from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
 from mdcg.plan.device import CAPPED_BYTES
 from mdcg.problem import ConvProblem
+from mdcg.runtime import find_nvrtc
 from mdcg.runtime.nvrtc import compile_cuda
 
 from .helpers import printed_tables
@@ -42,6 +44,9 @@ PASSES = {
 LONG = 250
 # One of each framework and of fully connected paths, for a quick run.
 QUICK = {"mace-medium-l2", "nequip-water", "diffdock-l1"}
+
+# The version of NVRTC for which `spill_bytes` of plans were counted.
+COUNTED_WITH = (13, 5)
 
 REGISTER_FILE = 65536  # 32-bit registers of a multiprocessor
 MAX_REGISTERS = 255
@@ -142,7 +147,8 @@ def test_bench_problems(name: str, capability: int) -> None:
         for entry in kernel.entries:
             used = report[entry.name]
             where = f"{name}, {spec}, {entry.name}: {used}"
-            assert used.local_bytes <= spill_bytes, where
+            if find_nvrtc()[0].version == COUNTED_WITH:
+                assert used.local_bytes <= spill_bytes, where
             assert used.registers <= MAX_REGISTERS, where
             blocks = 1
             if registers:

@@ -22,7 +22,7 @@ from filelock import FileLock
 _SOURCES = Path(__file__).parent
 _DRIVER = ("fake_cuda.cpp", "fake_memory.cpp", "fake_ipc.cpp", "fake_streams.cpp", "fibers.cpp")
 _NVRTC = ("fake_nvrtc.cpp", "translate.cpp")
-_FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+_FLAGS = ("-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
 # a fault of a kernel is left by a long jump, which fortified headers refuse
 _FLAGS += ("-U_FORTIFY_SOURCE",)
 

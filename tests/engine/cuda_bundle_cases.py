@@ -41,10 +41,15 @@ def target() -> str:
     return f"sm_{capability // 10 * 10}"
 
 
+_compiled: dict[bytes, bytes] = {}  # files of kernels by what is in the package
+
+
 def kernels_of(path: Path) -> str:
     """Write a file of kernels beside a package; return its name."""
-    file = path.with_suffix(".mdcg-kernels")
-    file.write_bytes(compile_kernels(path, [target()]))
+    file, package = path.with_suffix(".mdcg-kernels"), path.read_bytes()
+    if package not in _compiled:
+        _compiled[package] = compile_kernels(path, [target()])
+    file.write_bytes(_compiled[package])
     return str(file)
 
 

@@ -1,4 +1,4 @@
-"""A thousand steps of molecular dynamics: the patched checkpoint against the original."""
+"""Molecular dynamics: a thousand steps of a patched checkpoint, the first against the original."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mdcg.patch import load_model
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "examples" / "data" / "water.model"
 STEPS = 1000
+COMPARED = 300  # steps of the original too, which takes most of the time
 TIMESTEP = 0.5  # fs
 
 
@@ -34,13 +35,13 @@ def start(calc: MDCGCalculator, seed: int) -> Atoms:
     return atoms
 
 
-def run(atoms: Atoms, calc: MDCGCalculator) -> tuple[np.ndarray, np.ndarray]:
+def run(atoms: Atoms, calc: MDCGCalculator, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Return total energies (eV) and positions (Å) at every step."""
     atoms = atoms.copy()
     atoms.calc = calc
     dynamics = VelocityVerlet(atoms, TIMESTEP * units.fs)
     energies, positions = [], []
-    for _ in range(STEPS):
+    for _ in range(steps):
         dynamics.step()
         energies.append(atoms.get_total_energy())
         positions.append(atoms.positions.copy())
@@ -53,18 +54,17 @@ def test_thousand_steps(seed: int) -> None:
     assert patched.is_patched
     assert not original.is_patched
     atoms = start(patched, seed)
-    energies, positions = run(atoms, original)
-    fast_energies, fast_positions = run(atoms, patched)
+    energies, positions = run(atoms, original, COMPARED)
+    fast_energies, fast_positions = run(atoms, patched, STEPS)
 
     # Rounding differs, and dynamics is chaotic: the difference grows, from 1e-15 Å, step by step.
-    distance = np.abs(fast_positions - positions).max(axis=(1, 2))
+    distance = np.abs(fast_positions[:COMPARED] - positions).max(axis=(1, 2))
     assert distance[:100].max() < 1e-11
-    assert distance.max() < 1e-6
-    assert np.abs(fast_energies - energies).max() < 1e-8
+    assert distance.max() < 1e-9
+    assert np.abs(fast_energies[:COMPARED] - energies).max() < 1e-9
 
-    for total in (energies, fast_energies):
-        per_atom = 1e3 * total / len(atoms)  # meV
-        slope = np.polyfit(np.arange(STEPS) * TIMESTEP * 1e-3, per_atom, 1)[0]
-        assert abs(slope) < 0.5, "energy drifts, in meV/atom/ps"
-        assert np.std(per_atom) < 0.5
+    per_atom = 1e3 * fast_energies / len(atoms)  # meV
+    slope = np.polyfit(np.arange(STEPS) * TIMESTEP * 1e-3, per_atom, 1)[0]
+    assert abs(slope) < 0.5, "energy drifts, in meV/atom/ps"
+    assert np.std(per_atom) < 0.5
     assert patched.neighbors.num_builds < STEPS / 5, "the skin saves most neighbour lists"

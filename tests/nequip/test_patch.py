@@ -164,17 +164,18 @@ def test_state_loaded_into_the_tensor_product_alone(
 
 
 def test_layer_without_edges_and_under_autocast(build: Callable[..., torch.nn.Module]) -> None:
-    model = build("preset-like", torch.float32)
+    model = build("parity", torch.float32)
     patch_model(model)
     layer = layers(model, "tp_scatter")[1]
     x = torch.randn(4, layer.tp.irreps_in1.dim)
     none = torch.zeros(0, dtype=torch.int64)
-    out = layer(x, x.new_zeros(0, 16), x.new_zeros(0, layer.tp.weight_numel), none, none)
+    attrs = layer.tp.irreps_in2.dim
+    out = layer(x, x.new_zeros(0, attrs), x.new_zeros(0, layer.tp.weight_numel), none, none)
     assert out.shape == (4, layer.tp.irreps_out.dim)
     assert not out.any()
     w = torch.randn(3, layer.tp.weight_numel).bfloat16()
     edges = torch.tensor([0, 1, 1])
-    out = layer(x, torch.randn(3, 16), w, edges, edges.flip(0))
+    out = layer(x, torch.randn(3, attrs), w, edges, edges.flip(0))
     assert out.dtype == torch.float32
 
 

@@ -14,10 +14,10 @@ namespace mdcg {
 
 namespace {
 
-constexpr const char* TEXT = "systems.cuh";
-constexpr int THREADS = 256;
+constexpr const char* SYSTEMS_TEXT = "systems.cuh";
+constexpr int SYSTEM_THREADS = 256;
 
-std::int64_t blocks(std::int64_t threads) { return ceil_div(threads, THREADS); }
+std::int64_t system_blocks(std::int64_t threads) { return ceil_div(threads, SYSTEM_THREADS); }
 
 // What the device is told of systems.
 struct SystemRows {
@@ -39,10 +39,10 @@ struct SystemRows {
 
 CudaBatch::CudaBatch(CudaKernels& kernels)
     : sort_(kernels),
-      place_nodes_(kernels.fixed(TEXT, "place_nodes")),
-      count_pairs_(kernels.fixed(TEXT, "count_pairs")),
-      write_pairs_(kernels.fixed(TEXT, "write_pairs")),
-      sum_systems_(kernels.fixed(TEXT, "sum_systems")),
+      place_nodes_(kernels.fixed(SYSTEMS_TEXT, "place_nodes")),
+      count_pairs_(kernels.fixed(SYSTEMS_TEXT, "count_pairs")),
+      write_pairs_(kernels.fixed(SYSTEMS_TEXT, "write_pairs")),
+      sum_systems_(kernels.fixed(SYSTEMS_TEXT, "sum_systems")),
       systems_(kernels.device()),
       nodes_(kernels.device()) {}
 
@@ -110,14 +110,14 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     if (!part.batch.on_device) copy_to_device(given, positions, 24 * size(nodes), stream);
     copy_to_device(graph.types, types, 4 * size(nodes), stream);
     clear_on_device(a_.total, sizeof(*a_.total), stream);
-    place_nodes_.launch(stream, blocks(nodes), THREADS, a_);
-    count_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
+    place_nodes_.launch(stream, system_blocks(nodes), SYSTEM_THREADS, a_);
+    count_pairs_.launch(stream, system_blocks(32 * nodes), SYSTEM_THREADS, a_);
     sort_.sum(stream, graph.row_ptr, nodes, work_);
 
     const auto write = [&] {
         a_.sender = graph.sender;
         a_.shift = graph.reserve_shifts();
-        write_pairs_.launch(stream, blocks(32 * nodes), THREADS, a_);
+        write_pairs_.launch(stream, system_blocks(32 * nodes), SYSTEM_THREADS, a_);
     };
     std::vector<std::int32_t> numbers = graph.take_rows(
         {nullptr, narrow(part.first_node()), watch.reach(),
@@ -133,7 +133,7 @@ void CudaBatch::store_sums(const BatchPart& part, const double* energies, const 
     const std::int64_t systems = part.end - part.first;
     const SystemSumArguments a{systems, a_.first_node, a_.positions, energies, forces,
                                virials, energy_,       virial_,      finite_};
-    sum_systems_.launch(stream, blocks(32 * systems), THREADS, a);
+    sum_systems_.launch(stream, system_blocks(32 * systems), SYSTEM_THREADS, a);
     std::vector<int> finite(size(systems));
     copy_to_host(finite.data(), finite_, 4 * finite.size(), stream);
     const auto store = [&](double* target, const double* found, std::int64_t width) {

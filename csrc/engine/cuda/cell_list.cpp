@@ -13,8 +13,8 @@ namespace mdcg {
 
 namespace {
 
-constexpr int THREADS = 256;
-constexpr std::int64_t BINS_PER_ATOM = 32, FEW_BINS = 4096, TILE = 4;
+constexpr int CELL_THREADS = 256;
+constexpr std::int64_t CELL_BINS_PER_ATOM = 32, FEW_CELL_BINS = 4096, TILE = 4;
 constexpr std::int64_t MOST_BINS = (std::int64_t(1) << 31) - 64;  // numbers of bins have 32 bits
 // Systems with so many more bins have gaps, which the host closes.
 constexpr double MOST_SHRUNK = 64.0;
@@ -56,7 +56,8 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
         a.low[k] = low;
         extent[k] = high - low;
     }
-    const std::int64_t most = std::min(BINS_PER_ATOM * points.count + FEW_BINS, MOST_BINS);
+    const std::int64_t most =
+        std::min(CELL_BINS_PER_ATOM * points.count + FEW_CELL_BINS, MOST_BINS);
     const Bins bins = choose_bins(extent, watch.periodic(), reach, most, TILE);
     // the host makes no lists of copies
     if (bins.shrunk > MOST_SHRUNK && !points.copies) return std::nullopt;
@@ -151,7 +152,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     placed_ = {a.point_node, a.given_wraps, cell_};
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, ceil_div(threads, THREADS), THREADS, a);
+        function.launch(stream, ceil_div(threads, CELL_THREADS), CELL_THREADS, a);
     };
     launch(find_bins_, std::max<std::int64_t>(num_points, 9));  // also without points
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,

@@ -16,9 +16,11 @@ namespace mdcg {
 
 namespace {
 
-constexpr int THREADS = 256;
+constexpr int EDGE_THREADS = 256;
 
-std::int64_t blocks(std::int64_t threads) { return (threads + THREADS - 1) / THREADS; }
+std::int64_t edge_blocks(std::int64_t threads) {
+    return (threads + EDGE_THREADS - 1) / EDGE_THREADS;
+}
 
 // What making a list takes beside it, for so many edges or nodes.
 struct Workspace {
@@ -326,7 +328,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.pairs = there.pairs;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, blocks(threads), THREADS, a);
+        function.launch(stream, edge_blocks(threads), EDGE_THREADS, a);
     };
     const auto sort = [&](std::int64_t keys, const std::uint32_t* key, const std::int32_t* edges,
                           std::int32_t* sorted) {
@@ -366,7 +368,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     launch(expand_rows_, 32 * num_local);
     sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);
-    if (group > 0) order_groups_.launch(stream, ceil_div(num_local, group), THREADS, a);
+    if (group > 0) order_groups_.launch(stream, ceil_div(num_local, group), EDGE_THREADS, a);
     if (counted) {
         // The rows of each chunk, which is a range until then. Any order will do in which edges
         // with the same group and sender follow each other.

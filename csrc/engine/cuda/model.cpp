@@ -26,7 +26,7 @@ constexpr std::int64_t MOST_BATCH_NODES = 32768;
 constexpr std::int64_t MOST_SEARCHED_NODES = 16384;
 
 // The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
-constexpr std::int64_t NODES_FOR_THREADS = 100000;
+constexpr std::int64_t NODES_FOR_HOST_THREADS = 100000;
 
 template <typename T>
 class CudaModel : public Model {
@@ -192,7 +192,8 @@ private:
 
     void run(const System& system, Communicator* communicator, const Results& results) {
         Clock clock;
-        const int threads = system.num_nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
+        const int threads =
+            system.num_nodes < NODES_FOR_HOST_THREADS ? 1 : usable_threads(threads_);
         // a host that exchanges rows numbers them itself
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
@@ -212,7 +213,7 @@ private:
     bool run_cell(const CellSystem& system, const Results& results) {
         Clock clock;
         const std::int64_t nodes = system.num_nodes;
-        const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
+        const int threads = nodes < NODES_FOR_HOST_THREADS ? 1 : usable_threads(threads_);
         if (watch_ == nullptr || watch_->skin() != system.skin)
             watch_ = std::make_unique<VerletSkin>(info_.r_max, system.skin);
         const ListChange change =
@@ -247,7 +248,7 @@ private:
     void run_copies(const System& system, Communicator* communicator, const Results& results) {
         Clock clock;
         const std::int64_t nodes = system.num_nodes;
-        const int threads = nodes < NODES_FOR_THREADS ? 1 : usable_threads(threads_);
+        const int threads = nodes < NODES_FOR_HOST_THREADS ? 1 : usable_threads(threads_);
         check_types(system.types, nodes, info_.num_types());
         const bool fresh = copies_.take(system, info_.r_max) ||
                            !std::equal(types_.begin(), types_.end(), system.types);

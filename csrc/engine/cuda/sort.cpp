@@ -10,7 +10,7 @@ namespace mdcg {
 namespace {
 
 // As kernels/sort.cuh has them.
-constexpr int THREADS = 256, DIGIT_BITS = 8;
+constexpr int SORT_THREADS = 256, DIGIT_BITS = 8;
 
 // Rounds up to whole accesses of 16 bytes, so that what follows is aligned.
 std::int64_t aligned(std::int64_t items) { return ceil_div(items, std::int64_t(4)) * 4; }
@@ -48,7 +48,7 @@ void CudaSort::sum(const DeviceStream& stream, std::int32_t* values, std::int64_
     const std::int64_t tiles = ceil_div(count, SCAN_TILE);
     scan_tiles_.launch(stream, tiles, SCAN_THREADS, arguments);
     scan_all_.launch(stream, 1, SCAN_THREADS, ScanArguments{work, tiles, nullptr});
-    add_totals_.launch(stream, ceil_div(count + 1, THREADS), THREADS, arguments);
+    add_totals_.launch(stream, ceil_div(count + 1, SORT_THREADS), SORT_THREADS, arguments);
 }
 
 // Earlier digits alternate between two buffers; the last one writes the sorted items.
@@ -72,9 +72,9 @@ void CudaSort::sort(const DeviceStream& stream, const Sort& s) const {
             digit_sort_.launch(stream, 1, SCAN_THREADS, a);
         } else {
             const std::int64_t counts = a.tiles * a.digits;
-            counts_.launch(stream, a.tiles, THREADS, a);
+            counts_.launch(stream, a.tiles, SORT_THREADS, a);
             sum(stream, a.counts, counts, a.counts + aligned(counts + 1));
-            scatter_.launch(stream, a.tiles, THREADS, a);
+            scatter_.launch(stream, a.tiles, SORT_THREADS, a);
         }
         a.shift += width;
         a.keys = a.out_keys;

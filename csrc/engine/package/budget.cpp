@@ -28,10 +28,10 @@ const Json* member(const Json* object, const char* key) {
     return found == object->end() ? nullptr : &*found;
 }
 
-class Sum {
+class BudgetSum {
 public:
-    Sum(const Package& package, const ModelInfo& info, std::size_t item_bytes,
-        const std::map<std::string, const Rows*>& values)
+    BudgetSum(const Package& package, const ModelInfo& info, std::size_t item_bytes,
+              const std::map<std::string, const Rows*>& values)
         : package_(package),
           types_(info.num_types()),
           item_(static_cast<double>(item_bytes)),
@@ -145,7 +145,7 @@ std::string memory_text(double bytes) {
 
 Budget check_memory(const Package& package, const ModelInfo& info, std::size_t item_bytes,
                     const std::map<std::string, const Rows*>& values) {
-    const Sum sum(package, info, item_bytes, values);
+    const BudgetSum sum(package, info, item_bytes, values);
     Budget budget;
     budget.asked = sum.bytes;
     budget.limit =

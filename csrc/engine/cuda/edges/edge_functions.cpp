@@ -14,7 +14,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int SUM_THREADS = 128;
+constexpr int ROW_SUM_THREADS = 128;
 constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmonics
 
 template <typename N>
@@ -172,7 +172,8 @@ void CudaEdgeFunctions<T>::backward(CudaWorker<T>& worker, const CudaChunk& chun
                              m.text.shared_bytes);
     const auto sum = [&](SumRowsArguments<T> a) {
         a.width = m.text.first_stride;
-        m.sum_rows.launch(*worker.stream, ceil_div(a.count * a.width, SUM_THREADS), SUM_THREADS, a);
+        m.sum_rows.launch(*worker.stream, ceil_div(a.count * a.width, ROW_SUM_THREADS),
+                          ROW_SUM_THREADS, a);
     };
     if (ends.d_sender != nullptr) {
         // chunks cover the receivers in order

@@ -12,7 +12,7 @@
 namespace mdcg {
 
 namespace {
-constexpr std::int64_t ZERO_ROWS = 1;
+constexpr std::int64_t ZEROED_ROWS = 1;
 }
 
 template <typename T>
@@ -53,7 +53,7 @@ void PolynomialTable<T>::on_new_list(const DeviceEdges& graph, const DeviceStrea
 // Tables behind those that are there.
 template <typename T>
 void PolynomialTable<T>::upload(const std::vector<int>& tables, const DeviceStream& stream) {
-    const std::int64_t width = row_items(), old_rows = std::max(rows_, ZERO_ROWS);
+    const std::int64_t width = row_items(), old_rows = std::max(rows_, ZEROED_ROWS);
     std::int64_t rows = old_rows;
     for (const int table : tables) rows += tables_.intervals(table);
     auto memory = std::make_unique<DeviceMemory>(stream.device());
@@ -62,7 +62,7 @@ void PolynomialTable<T>::upload(const std::vector<int>& tables, const DeviceStre
     if (rows_ > 0)
         copy_on_device(data, data_->data(), size(rows_ * width) * sizeof(T), stream);
     else
-        clear_on_device(data, size(ZERO_ROWS * width) * sizeof(T), stream);
+        clear_on_device(data, size(ZEROED_ROWS * width) * sizeof(T), stream);
     const int count = degree_ + 1, plain = count - TABLE_SINGLES<T>;
     std::int64_t row = old_rows;
     for (const int number : tables) {

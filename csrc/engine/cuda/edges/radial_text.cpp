@@ -15,7 +15,7 @@ constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
 constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile
 
 template <typename T>
-std::int64_t padded(std::int64_t items) {
+std::int64_t padded_columns(std::int64_t items) {
     constexpr std::int64_t align = row_align<T>();
     return (items + align - 1) / align * align;
 }
@@ -47,8 +47,8 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     const BasisFunctions& functions = spec.functions;
     const std::size_t depth = spec.layers.size() - 1;
     const std::int64_t last = spec.layers.back().in, units = spec.units();
-    hidden_stride = padded<T>(units);
-    first_stride = depth > 0 ? padded<T>(spec.layers[0].out) : 0;
+    hidden_stride = padded_columns<T>(units);
+    first_stride = depth > 0 ? padded_columns<T>(spec.layers[0].out) : 0;
     sender_rows = !spec.sender_value.empty();
     receiver_rows = !spec.receiver_value.empty();
 
@@ -66,14 +66,14 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
                                                       std::to_string(widest) +
                                                       " units is too wide for the CUDA engine: use "
                                                       "device cpu");
-    const std::int64_t tasks = edges / 4 * (padded<T>(widest) / 4);
+    const std::int64_t tasks = edges / 4 * (padded_columns<T>(widest) / 4);
     threads = static_cast<int>(std::min<std::int64_t>(256, (tasks + 31) / 32 * 32));
     threads = std::max(threads, 64);
 
     // weights and where they stand
     const auto append = [&](std::int64_t rows, std::int64_t columns, const auto& at) {
         const auto begin = static_cast<std::int64_t>(weights.size());
-        const std::int64_t stride = padded<T>(columns);
+        const std::int64_t stride = padded_columns<T>(columns);
         weights.resize(size(begin + rows * stride), T(0));
         for (std::int64_t i = 0; i < rows; ++i)
             for (std::int64_t j = 0; j < columns; ++j)

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr std::int64_t MOST_GRADIENT_PARTS = 4;
-constexpr std::int64_t SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
+constexpr std::int64_t DEVICE_SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
 
 }  // namespace
 
@@ -103,9 +103,9 @@ typename CudaTypeSums<T>::Scratch CudaTypeSums<T>::lay_out(char* start,
     Layout layout(start);
     const std::int64_t row = width() * depth();
     const auto bytes = static_cast<std::int64_t>(sizeof(T));
-    s.receivers =
-        std::min(graph.num_local,
-                 std::max<std::int64_t>(1, SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
+    s.receivers = std::min(
+        graph.num_local,
+        std::max<std::int64_t>(1, DEVICE_SUM_BYTES / bytes / std::max<std::int64_t>(1, row)));
     layout.take(s.sums, s.receivers * row);
     s.bytes = layout.bytes();
     return s;

@@ -150,7 +150,7 @@ private:
 
 const RegisterRowOp<ScaleSpec, ScaleOp> scale{"scale"};
 const RegisterRowOp<NormalizeSpec, NormalizeOp> normalize{"normalize"};
-const RegisterRowOp<ProductSpec, ProductOp> product{"product"};
+const RegisterRowOp<ProductSpec, ProductOp> registered_product{"product"};
 const RegisterRowOp<SumSpec, SumOp> sum{"sum"};
 
 }  // namespace

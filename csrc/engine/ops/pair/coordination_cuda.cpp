@@ -8,9 +8,9 @@ namespace mdcg {
 
 namespace {
 
-constexpr const char* TEXT = "points.cuh";
+constexpr const char* COORDINATION_TEXT = "points.cuh";
 constexpr int COLUMN_THREADS = 256;
-constexpr int ROW_BYTES = 16;  // the shortest row that ghosts exchange
+constexpr int COORDINATION_ROW_BYTES = 16;  // the shortest row that ghosts exchange
 
 template <typename T>
 class CudaCoordination : public CudaOp<T> {
@@ -18,14 +18,14 @@ public:
     explicit CudaCoordination(const CoordinationSpec& spec) : spec_(spec) {}
 
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
-        forward_ = kernels.fixed(TEXT, "coordination_forward");
-        backward_ = kernels.fixed(TEXT, "coordination_backward");
-        take_column_ = kernels.fixed(TEXT, "take_column");
+        forward_ = kernels.fixed(COORDINATION_TEXT, "coordination_forward");
+        backward_ = kernels.fixed(COORDINATION_TEXT, "coordination_backward");
+        take_column_ = kernels.fixed(COORDINATION_TEXT, "take_column");
         radii_.upload(spec_.radii, stream);
     }
     // Derivatives by coordination numbers, of all nodes, in rows that can be exchanged.
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
-        return std::max<std::size_t>(1, size(graph.num_nodes)) * ROW_BYTES;
+        return std::max<std::size_t>(1, size(graph.num_nodes)) * COORDINATION_ROW_BYTES;
     }
     void forward(CudaWorker<T>& worker, Range) const override {
         run(forward_, worker, arguments(worker));
@@ -34,15 +34,16 @@ public:
         const DeviceEdges& graph = *worker.edges;
         auto* const slopes = reinterpret_cast<double*>(worker.device_scratch(scratch_bytes(graph)));
         const ColumnArguments<T> column{worker.gradient(spec_.out), slopes, graph.num_local,
-                                        spec_.out.rows.width, ROW_BYTES / int(sizeof(double))};
+                                        spec_.out.rows.width,
+                                        COORDINATION_ROW_BYTES / int(sizeof(double))};
         take_column_.launch(*worker.stream, ceil_div(graph.num_local, COLUMN_THREADS),
                             COLUMN_THREADS, column);
         if (worker.communicator != nullptr)
             worker.ghosts->forward(*worker.communicator, reinterpret_cast<T*>(slopes),
-                                   ROW_BYTES / int(sizeof(T)), graph, *worker.stream);
+                                   COORDINATION_ROW_BYTES / int(sizeof(T)), graph, *worker.stream);
         CoordinationArguments<T> given = arguments(worker);
-        given.slopes =
-            worker.points->gather_slopes(slopes, ROW_BYTES / int(sizeof(double)), *worker.stream);
+        given.slopes = worker.points->gather_slopes(
+            slopes, COORDINATION_ROW_BYTES / int(sizeof(double)), *worker.stream);
         run(backward_, worker, given);
     }
 

@@ -10,8 +10,8 @@ namespace mdcg {
 
 namespace {
 
-constexpr const char* TEXT = "dispersion.cuh";
-constexpr std::size_t ROW_BYTES = 64;  // of the weights, padded
+constexpr const char* DISPERSION_TEXT = "dispersion.cuh";
+constexpr std::size_t WEIGHT_ROW_BYTES = 64;  // of the weights, padded
 
 template <typename T>
 class CudaDispersion : public CudaOp<T> {
@@ -29,8 +29,8 @@ public:
                                       [](const auto& d) { return d.p6 != 0 || d.p8 != 0; });
         const std::string defines = "#define REFERENCES_USED " + std::to_string(references_) +
                                     "\n#define ZERO_DAMPING " + (zero ? "true" : "false") + "\n";
-        energy_ = kernels.fixed(TEXT, "dispersion_energy", defines);
-        gradient_ = kernels.fixed(TEXT, "dispersion_gradient", defines);
+        energy_ = kernels.fixed(DISPERSION_TEXT, "dispersion_energy", defines);
+        gradient_ = kernels.fixed(DISPERSION_TEXT, "dispersion_gradient", defines);
         c6_.upload(spec_.c6, stream);
         damping_.upload(spec_.damping, stream);
     }
@@ -60,7 +60,7 @@ public:
     void backward(CudaWorker<T>& worker, Range) const override {
         if (spec_.x.needs_gradient)
             copy_on_device(worker.gradient(spec_.x), worker.points->kept_rows(),
-                           size(worker.edges->num_local) * ROW_BYTES, *worker.stream);
+                           size(worker.edges->num_local) * WEIGHT_ROW_BYTES, *worker.stream);
     }
 
 private:

@@ -13,7 +13,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int THREADS = 128;
+constexpr int EDGE_SUM_THREADS = 128;
 
 template <typename T>
 class CudaEdgeSum : public CudaOp<T> {
@@ -78,7 +78,8 @@ private:
         a.out = worker.value(out_);
         a.d_out = worker.with_gradient ? worker.gradient(out_) : nullptr;
         a.edge_gradient = worker.edge_gradient;
-        function.launch(*worker.stream, ceil_div(32 * graph.num_local, THREADS), THREADS, a);
+        function.launch(*worker.stream, ceil_div(32 * graph.num_local, EDGE_SUM_THREADS),
+                        EDGE_SUM_THREADS, a);
     }
 
     const EdgeSumSpec& spec_;

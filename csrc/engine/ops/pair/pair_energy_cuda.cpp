@@ -8,7 +8,7 @@ namespace mdcg {
 
 namespace {
 
-constexpr int THREADS = 128;
+constexpr int PAIR_ENERGY_THREADS = 128;
 
 template <typename T>
 class CudaPairEnergy : public CudaOp<T> {
@@ -25,12 +25,15 @@ public:
         on_device_.upload(numbers_, stream);
     }
     void forward(CudaWorker<T>& worker, Range) const override {
-        energies_.launch(*worker.stream, (32 * worker.edges->num_local + THREADS - 1) / THREADS,
-                         THREADS, arguments(worker));
+        energies_.launch(
+            *worker.stream,
+            (32 * worker.edges->num_local + PAIR_ENERGY_THREADS - 1) / PAIR_ENERGY_THREADS,
+            PAIR_ENERGY_THREADS, arguments(worker));
     }
     void backward(CudaWorker<T>& worker, Range) const override {
-        gradients_.launch(*worker.stream, (worker.edges->num_edges + THREADS - 1) / THREADS,
-                          THREADS, arguments(worker));
+        gradients_.launch(*worker.stream,
+                          (worker.edges->num_edges + PAIR_ENERGY_THREADS - 1) / PAIR_ENERGY_THREADS,
+                          PAIR_ENERGY_THREADS, arguments(worker));
     }
 
 private:
