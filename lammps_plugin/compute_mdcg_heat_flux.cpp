@@ -215,9 +215,6 @@ void ComputeMDCGHeatFlux::unpack_forward_comm(int n, int first, double *buf)
 
 double ComputeMDCGHeatFlux::memory_usage()
 {
-  const std::size_t numbers = velocities.capacity() + positions.capacity() + forces.capacity() +
-                              energies.capacity() + weights.capacity();
-  const std::size_t indices = node.capacity() + atoms.capacity() + types.capacity() +
-                              sender.capacity() + receiver.capacity();
-  return static_cast<double>(numbers * sizeof(double) + indices * sizeof(std::int32_t));
+  return mdcg_lammps::bytes_of(velocities, positions, forces, energies, weights, node, atoms, types,
+                               sender, receiver);
 }

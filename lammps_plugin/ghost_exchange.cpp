@@ -168,9 +168,7 @@ void GhostExchange::gather(const void *mine, void *all, int bytes) const
 
 double GhostExchange::bytes() const
 {
-  return static_cast<double>(buffer_.capacity() + sent.capacity() * sizeof(std::int64_t) +
-                             (wanted_.capacity() + asked_.capacity()) * sizeof(Part) +
-                             peers.capacity() * sizeof(mdcg_peer));
+  return bytes_of(buffer_, sent, wanted_, asked_, peers);
 }
 
 }    // namespace mdcg_lammps

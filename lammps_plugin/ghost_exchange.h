@@ -22,6 +22,12 @@ class AtomId {
   static int atom(double id) { return static_cast<int>(id - rank(id) * 2147483648.0); }
 };
 
+// Bytes of memory that vectors hold.
+template <typename... Item> double bytes_of(const std::vector<Item> &...vectors)
+{
+  return (0.0 + ... + static_cast<double>(vectors.capacity() * sizeof(Item)));
+}
+
 // Sorts atoms by their ids in `owner`, stably and in linear time.
 std::vector<std::int32_t> by_owner(const std::vector<std::int32_t> &atoms,
                                    const std::vector<double> &owner);

@@ -67,20 +67,9 @@ Library open_library()
                                std::to_string(MDCG_ABI_VERSION) +
                                ": compile it again (python -m mdcg lammps)");
     Library library;
-    load(handle, "mdcg_version", library.version, path);
-    load(handle, "mdcg_last_error", library.last_error, path);
-    load(handle, "mdcg_last_error_about", library.last_error_about, path);
-    load(handle, "mdcg_printable", library.printable, path);
-    load(handle, "mdcg_find_device", library.find_device, path);
-    load(handle, "mdcg_open", library.open, path);
-    load(handle, "mdcg_open_same", library.open_same, path);
-    load(handle, "mdcg_set_notice", library.set_notice, path);
-    load(handle, "mdcg_prepare", library.prepare, path);
-    load(handle, "mdcg_close", library.close, path);
-    load(handle, "mdcg_describe", library.describe, path);
-    load(handle, "mdcg_evaluate", library.evaluate, path);
-    load(handle, "mdcg_summary", library.summary, path);
-    library.path = path;
+#define MDCG_LOAD(name) load(handle, "mdcg_" #name, library.name, path);
+    MDCG_FUNCTIONS(MDCG_LOAD)
+#undef MDCG_LOAD
     return library;
   }
   throw std::runtime_error("libmdcg.so cannot be opened (" + tried +

@@ -36,6 +36,7 @@ class LabelMap {
 }    // namespace LAMMPS_NS
 
 using namespace LAMMPS_NS;
+using mdcg_lammps::bytes_of;
 using mdcg_lammps::DeviceChoice;
 using mdcg_lammps::Library;
 
@@ -102,38 +103,26 @@ void PairMDCG::compare_ranks()
     names.push_back(member.file);
     values.emplace_back(member.info.digest);
   }
-  std::string mine;
-  for (std::string &value : values) {
-    value.resize(LENGTH);
-    mine += value;
+  for (std::size_t which = 0; which < names.size(); which++) {
+    values[which].resize(LENGTH);
+    std::string all(LENGTH * comm->nprocs, '\0');
+    MPI_Allgather(values[which].data(), LENGTH, MPI_CHAR, all.data(), LENGTH, MPI_CHAR, world);
+    std::map<std::string, std::vector<int>> ranks;
+    for (int rank = 0; rank < comm->nprocs; rank++)
+      ranks[all.substr(LENGTH * rank, LENGTH).c_str()].push_back(rank);
+    if (ranks.size() == 1) continue;
+    std::string found;
+    for (const auto &[value, of] : ranks) {
+      found += (found.empty() ? "" : ", ") + value.substr(0, which == 0 ? LENGTH : 12) +
+               " on rank" + (of.size() > 1 ? "s" : "");
+      for (std::size_t k = 0; k < of.size() && k < 8; k++) found += " " + std::to_string(of[k]);
+      if (of.size() > 8) found += " and " + std::to_string(of.size() - 8) + " more";
+    }
+    error->all(FLERR, "pair_style mdcg: " + names[which] + " is not the same on all ranks (" +
+                          (which == 0 ? "version " : "digest ") + found +
+                          (which == 0 ? "): install one version of mdcg on all nodes"
+                                      : "): copy one file to all places where ranks look for it"));
   }
-  // a byte is the same on all ranks if its maximum is its minimum, the complement of the maximum of
-  // its complements
-  const std::size_t count = mine.size();
-  std::vector<unsigned char> bounds(mine.begin(), mine.end());
-  for (const char byte : mine) bounds.push_back(static_cast<unsigned char>(~byte));
-  MPI_Allreduce(MPI_IN_PLACE, bounds.data(), static_cast<int>(2 * count), MPI_UNSIGNED_CHAR,
-                MPI_MAX, world);
-  std::size_t at = 0;
-  while (at < count && (bounds[at] ^ bounds[count + at]) == 0xff) at++;
-  if (at == count) return;
-
-  const std::size_t which = at / LENGTH;
-  std::string all(LENGTH * comm->nprocs, '\0');
-  MPI_Allgather(values[which].data(), LENGTH, MPI_CHAR, all.data(), LENGTH, MPI_CHAR, world);
-  std::map<std::string, std::vector<int>> ranks;
-  for (int rank = 0; rank < comm->nprocs; rank++)
-    ranks[all.substr(LENGTH * rank, which == 0 ? LENGTH : 12).c_str()].push_back(rank);
-  std::string found;
-  for (const auto &[value, of] : ranks) {
-    found += (found.empty() ? "" : ", ") + value + " on rank" + (of.size() > 1 ? "s" : "");
-    for (std::size_t k = 0; k < of.size() && k < 8; k++) found += " " + std::to_string(of[k]);
-    if (of.size() > 8) found += " and " + std::to_string(of.size() - 8) + " more";
-  }
-  error->all(FLERR, "pair_style mdcg: " + names[which] + " is not the same on all ranks (" +
-                        (which == 0 ? "version " : "digest ") + found +
-                        (which == 0 ? "): install one version of mdcg on all nodes"
-                                    : "): copy one file to all places where ranks look for it"));
 }
 
 PairMDCG::~PairMDCG()
@@ -170,22 +159,12 @@ static bool is_device(const std::string &name)
 void PairMDCG::settings(int narg, char **arg)
 {
   // a second pair_style command resets everything, so the package must be named again
-  impl->device = "auto";
-  impl->precision.clear();
-  impl->kernels.clear();
-  impl->threads = 0;
-  impl->device_to_device = false;
-  impl->first_only = false;
-  impl->functional.clear();
-  impl->damping = "bj";
-  impl->dispersion_cutoff = 0.0;
+  static_cast<Options &>(*impl) = {};
   impl->members.clear();
   impl->dispersion.reset();
   impl->set_up = false;
   impl->settings.assign(arg, arg + narg);
-  if (allocated)
-    for (int i = 1; i <= atom->ntypes; i++)
-      for (int j = 1; j <= atom->ntypes; j++) setflag[i][j] = 0;
+  if (allocated) clear_types();
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
     if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
@@ -198,41 +177,32 @@ void PairMDCG::settings(int narg, char **arg)
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
                             "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
+    const std::string value = arg[i + 1];
+    const auto require = [&](bool fits, const std::string &expected) {
+      if (!fits)
+        error->all(FLERR, "pair_style mdcg: " + key + " is " + value + ", expected " + expected);
+    };
     if (key == "device") {
-      impl->device = arg[i + 1];
-      if (!is_device(impl->device))
-        error->all(FLERR, "pair_style mdcg: device is " + impl->device +
-                              ", expected auto, cpu, cuda (one for each rank) or cuda:N");
+      require(is_device(value), "auto, cpu, cuda (one for each rank) or cuda:N");
+      impl->device = value;
     } else if (key == "exchange") {
-      const std::string way = arg[i + 1];
-      if (way != "host" && way != "peer")
-        error->all(FLERR, "pair_style mdcg: exchange is " + way +
-                              ", expected host, or peer (from device to device)");
-      impl->device_to_device = way == "peer";
+      impl->device_to_device = value == "peer";
+      require(value == "host" || value == "peer", "host, or peer (from device to device)");
     } else if (key == "committee") {
-      const std::string whose = arg[i + 1];
-      if (whose != "mean" && whose != "first")
-        error->all(FLERR, "pair_style mdcg: committee is " + whose +
-                              ", expected mean, or first (the results of the first package)");
-      impl->first_only = whose == "first";
-    } else if (key == "dispersion") {
-      impl->functional = arg[i + 1];    // the library checks it, and the damping
-    } else if (key == "damping") {
-      impl->damping = arg[i + 1];
+      impl->first_only = value == "first";
+      require(value == "mean" || value == "first",
+              "mean, or first (the results of the first package)");
     } else if (key == "dispersion_cutoff") {
       impl->dispersion_cutoff = utils::numeric(FLERR, arg[i + 1], false, lmp);
-      if (impl->dispersion_cutoff <= 0.0)
-        error->all(FLERR, "pair_style mdcg: dispersion_cutoff is {}, expected a length over 0",
-                   arg[i + 1]);
-    } else if (key == "kernels") {
-      impl->kernels = arg[i + 1];    // the library checks it
-    } else if (key == "precision") {
-      impl->precision = arg[i + 1];    // the library checks it
-    } else {
+      require(impl->dispersion_cutoff > 0.0, "a length over 0");
+    } else if (key == "threads") {
       impl->threads = utils::inumeric(FLERR, arg[i + 1], false, lmp);
-      if (impl->threads < 1)
-        error->all(FLERR, "pair_style mdcg: threads is " + std::to_string(impl->threads) +
-                              ", expected 1 or more");
+      require(impl->threads > 0, "1 or more");
+    } else {    // the library checks these
+      (key == "dispersion" ? impl->functional
+       : key == "damping"  ? impl->damping
+       : key == "kernels"  ? impl->kernels
+                           : impl->precision) = value;
     }
   }
   if (impl->functional.empty() && (impl->damping != "bj" || impl->dispersion_cutoff > 0.0))
@@ -249,8 +219,13 @@ void PairMDCG::allocate()
   const int n = atom->ntypes + 1;
   memory->create(setflag, n, n, "pair:setflag");
   memory->create(cutsq, n, n, "pair:cutsq");
-  for (int i = 0; i < n; i++)
-    for (int j = 0; j < n; j++) setflag[i][j] = 0;
+  clear_types();
+}
+
+// No pair of types has a potential until pair_coeff is accepted.
+void PairMDCG::clear_types()
+{
+  for (int i = 0; i <= atom->ntypes; i++) std::fill_n(setflag[i], atom->ntypes + 1, 0);
 }
 
 void PairMDCG::coeff(int narg, char **arg)
@@ -258,8 +233,7 @@ void PairMDCG::coeff(int narg, char **arg)
   if (!allocated) allocate();
   const int ntypes = atom->ntypes;
   // LAMMPS as a library continues after an error, so there is no package until this one is accepted
-  for (int i = 1; i <= ntypes; i++)
-    for (int j = 1; j <= ntypes; j++) setflag[i][j] = 0;
+  clear_types();
   const std::string usage = "pair_coeff * * FILE.mdcg <elements of types 1, 2, ...> (a package, or "
                             "several of a committee whose names end in .mdcg, then the package's "
                             "type name, or NULL, for each of the " +
@@ -547,14 +521,8 @@ double PairMDCG::memory_usage()
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
   bytes +=
-      static_cast<double>(it.sender.capacity() + it.receiver.capacity() + it.image.capacity()) *
-      sizeof(std::int32_t);
-  bytes += static_cast<double>(it.energies.capacity() + it.virials.capacity() +
-                               it.owner.capacity() + it.forces_std.capacity()) *
-           sizeof(double);
-  for (const Member &member : it.members)
-    bytes += static_cast<double>(member.types.capacity() * sizeof(std::int32_t) +
-                                 member.forces.capacity() * sizeof(double));
+      bytes_of(it.sender, it.receiver, it.image, it.energies, it.virials, it.owner, it.forces_std);
+  for (const Member &member : it.members) bytes += bytes_of(member.types, member.forces);
   bytes += it.nodes.bytes() + it.dispersion_nodes.bytes();
   return bytes;
 }

@@ -38,6 +38,7 @@ class PairMDCG : public Pair {
 
  private:
   friend class ComputeMDCGHeatFlux;    // evaluates the same model with other edges
+  struct Options;
   struct Impl;
   struct Member;
   struct Nodes;
@@ -46,6 +47,7 @@ class PairMDCG : public Pair {
   std::unique_ptr<Impl> impl;
 
   void allocate();
+  void clear_types();
   void all_or_none(const std::string &file, int line, const std::string &reason);
   void require_setup();
   void compare_ranks();

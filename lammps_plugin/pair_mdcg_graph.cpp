@@ -356,9 +356,5 @@ void PairMDCG::Nodes::update_shifts(const Atom *atoms, const Domain *domain)
 
 double PairMDCG::Nodes::bytes() const
 {
-  return static_cast<double>(
-             (node.capacity() + atom.capacity() + copy_node.capacity() + copy_image.capacity()) *
-                 sizeof(std::int32_t) +
-             positions.capacity() * sizeof(double)) +
-         ghosts.bytes();
+  return mdcg_lammps::bytes_of(node, atom, copy_node, copy_image, positions) + ghosts.bytes();
 }

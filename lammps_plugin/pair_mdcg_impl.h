@@ -65,22 +65,29 @@ struct PairMDCG::Restored {
   std::vector<std::string> files, digests, names;
 };
 
-struct PairMDCG::Impl {
+// What pair_style sets.
+struct PairMDCG::Options {
+  std::string device = "auto";
+  std::string precision;    // empty: that of the package
+  std::string kernels;      // empty: auto
+  std::string functional, damping = "bj";
+  double dispersion_cutoff = 0.0;    // Å; 0: that of the engine
+  int threads = 0;                   // 0: those of LAMMPS
+  bool device_to_device = false;     // rows of ghosts do not pass through the host
+  bool first_only = false;           // results are those of the first member, not the mean
+};
+
+struct PairMDCG::Impl : Options {
   const mdcg_lammps::Library *library = nullptr;
   std::vector<Member> members;
   std::vector<std::string> settings, names;    // of the last commands pair_style and pair_coeff
   Restored restored;    // empty if no restart file was read, or after pair_coeff has accepted it
-  std::string device = "auto", advice;
-  std::string precision;            // empty: that of the package
-  std::string kernels;              // empty: auto
-  int threads = 0;                  // 0: those of LAMMPS
-  bool device_to_device = false;    // rows of ghosts do not pass through the host
+  std::string advice;
   double energy_unit = 1.0, r_max = 0.0;
   bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
 
   bool exchanges = false;            // whether any member exchanges rows between its layers
-  bool first_only = false;           // results are those of the first member, not the mean
   int deviations_asked = 0;          // set by fix pair before the step
   bigint deviations_step = -1;       // of forces_std
   std::vector<double> forces_std;    // [nlocal] units of the run
@@ -95,8 +102,6 @@ struct PairMDCG::Impl {
   std::vector<double> owner;    // [nall] AtomId
 
   // The dispersion that the first package holds: another member, with a longer cutoff.
-  std::string functional, damping = "bj";
-  double dispersion_cutoff = 0.0;    // Å; 0: that of the engine
   std::unique_ptr<Member> dispersion;
   Nodes dispersion_nodes;    // of its graph with several ranks; with one rank, see nodes
 

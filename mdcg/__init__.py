@@ -22,13 +22,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .calculators import MDCGCalculator
-    from .ops import (
-        ConvTensorProduct,
-        TensorProduct,
-        conv,
-        symmetric_contraction,
-        tensor_product,
-    )
+    from .ops import ConvTensorProduct, TensorProduct, conv, symmetric_contraction, tensor_product
     from .package import ConversionOptions, Package, convert_checkpoint
     from .patch import PatchReport, patch_model, unpatch_model
     from .problem import ConvProblem, SymmetricContractionProblem

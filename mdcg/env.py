@@ -19,14 +19,10 @@ class Variable:
 
 VARIABLES: tuple[Variable, ...] = (
     Variable(
-        "MDCG_CACHE_DIR",
-        "$XDG_CACHE_HOME/mdcg or ~/.cache/mdcg",
-        "Folder of compiled kernels.",
+        "MDCG_CACHE_DIR", "$XDG_CACHE_HOME/mdcg or ~/.cache/mdcg", "Folder of compiled kernels."
     ),
     Variable(
-        "MDCG_CXX",
-        "$CXX, then c++, g++, clang++",
-        "Host C++ compiler for generated kernels.",
+        "MDCG_CXX", "$CXX, then c++, g++, clang++", "Host C++ compiler for generated kernels."
     ),
     Variable(
         "MDCG_COMPILE_TIMEOUT",
@@ -50,15 +46,9 @@ VARIABLES: tuple[Variable, ...] = (
         "File of libmdcg.so that pair_style mdcg opens.",
     ),
     Variable(
-        "MDCG_DISABLE_JIT",
-        "0",
-        "1: never compile; a kernel that is not in the cache is an error.",
+        "MDCG_DISABLE_JIT", "0", "1: never compile; a kernel that is not in the cache is an error."
     ),
-    Variable(
-        "MDCG_DEBUG",
-        "0",
-        "1: log plan and source path of every kernel at INFO.",
-    ),
+    Variable("MDCG_DEBUG", "0", "1: log plan and source path of every kernel at INFO."),
 )
 
 

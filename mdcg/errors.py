@@ -106,6 +106,8 @@ def installed_version(distribution: str) -> str | None:
 class MdcgError(Exception):
     """Base class of all errors specific to mdcg; every message is printable and of one line."""
 
+    exit_code = 4  # of commands that end with it
+
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(str(message)))
 
@@ -121,21 +123,31 @@ class CheckpointError(MdcgError, ValueError):
 class KernelCompileError(MdcgError, RuntimeError):
     """No compiler was found, or it rejected a generated kernel."""
 
+    exit_code = 5
+
 
 class DeviceError(MdcgError, RuntimeError):
     """The requested device is missing or unusable."""
+
+    exit_code = 5
 
 
 class MissingDependencyError(MdcgError, ImportError):
     """An optional package is needed for what was asked."""
 
+    exit_code = 5
+
 
 class VerificationError(MdcgError, RuntimeError):
     """A result differs from the reference by more than the stated limit."""
 
+    exit_code = 3
+
 
 class OutputError(MdcgError, OSError):
     """A result cannot be written: no space is left, say, or another file has its name."""
+
+    exit_code = 2
 
 
 class PackageError(MdcgError, ValueError):

@@ -23,13 +23,7 @@ from importlib import metadata
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from .errors import (
-    KernelCompileError,
-    MdcgError,
-    MissingDependencyError,
-    OutputError,
-    installation,
-)
+from .errors import KernelCompileError, MdcgError, MissingDependencyError, OutputError, installation
 
 PLUGIN = "mdcgplugin.so"
 MPI_LIBRARY = "libmpi.so.12"
@@ -37,15 +31,8 @@ ENTRY = b"lammpsplugin_init\0"  # LAMMPS asks a plugin for this function
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 # The plugin depends on the layout of these classes, so they identify the build of LAMMPS.
 _HEADERS = (
-    "pair.h",
-    "lammps.h",
-    "pointers.h",
-    "atom.h",
-    "comm.h",
-    "domain.h",
-    "force.h",
-    "lmptype.h",
-    "neighbor.h",
+    *("pair.h", "lammps.h", "pointers.h", "atom.h", "comm.h", "domain.h", "force.h"),
+    *("lmptype.h", "neighbor.h"),
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

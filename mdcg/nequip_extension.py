@@ -26,11 +26,7 @@ def register(modifiers: Any) -> None:
     It is a class method of ``TensorProductScatter``, as NequIP's own accelerations are. Models from
     packages have copies of that class without the modifier, so the function that lists a model's
     modifiers adds it for them.
-
-    Parameters
-    ----------
-    modifiers : module
-        ``nequip.model.modify_utils``.
+    `modifiers` is the module ``nequip.model.modify_utils``.
     """
     from nequip.nn._tp_scatter_base import TensorProductScatter
     from nequip.nn.model_modifier_utils import model_modifier
@@ -67,9 +63,9 @@ def register(modifiers: Any) -> None:
 
 
 def _has_layers(module: Any) -> bool:
-    from .patch.nequip import find_layers
+    from .patch.layers import find_nequip_layers
 
-    return any(True for _ in find_layers(module))
+    return any(True for _ in find_nequip_layers(module))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

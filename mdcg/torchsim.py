@@ -9,10 +9,14 @@ import numpy as np
 import torch
 
 from . import _core
-from .calculators.evaluation import check_fixed_inputs, stress_volumes
-from .calculators.kernel_log import KernelLog
+from .calculators.engine_report import KernelLog
+from .calculators.evaluation import (
+    check_fixed_inputs,
+    require_known,
+    stress_volumes,
+    types_by_number,
+)
 from .calculators.package_backend import engine_errors
-from .calculators.species import require_known, types_by_number
 from .calculators.torch_backend import as_device
 from .errors import MissingDependencyError, installation
 

@@ -17,7 +17,7 @@ step_format() { ruff format --check --diff .; }
 # The types of the compiled core are those of the installed module, imported outside of the tree.
 step_mypy() {
     (cd "${TMPDIR:-/tmp}" && python -m pybind11_stubgen mdcg._core --output-dir "$repo")
-    mypy --strict mdcg
+    mypy mdcg
 }
 # shellcheck disable=SC2086  # names without spaces
 step_clang-format() { clang-format --dry-run -Werror $cpp; }

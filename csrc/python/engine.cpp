@@ -1,4 +1,4 @@
-// Python binding of packages: open, describe, evaluate with numpy arrays.
+// Python binding of packages (open, describe, evaluate with numpy arrays) and of neighbour lists.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -21,9 +21,9 @@
 #include "core/sha256.hpp"
 #include "core/threads.hpp"
 #include "engine/evaluator.hpp"
+#include "engine/neighbors/neighbor_list.hpp"
 #include "engine/program.hpp"
 #include "register_engine.hpp"
-#include "shared_list.hpp"
 
 namespace py = pybind11;
 
@@ -75,6 +75,64 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
     mdcg::bad_argument(std::string(name) + " has shape (" + got + "), expected (" +
                        std::to_string(rows) + (columns > 0 ? ", " + std::to_string(columns) : ",") +
                        ")");
+}
+
+// A neighbour list that Python threads take in turns.
+class SharedList {
+public:
+    SharedList(double cutoff, double skin)
+        : list_(std::make_unique<mdcg::NeighborList>(cutoff, skin)) {}
+    ~SharedList() {
+        if (mutex_.is_orphaned()) (void)list_.release();  // it may be half made
+    }
+
+    // Locks the list while this object exists. Waiting releases the interpreter's lock, which the
+    // holder may need.
+    class Held {
+    public:
+        explicit Held(SharedList& shared)
+            : list_(*shared.list_), lock_(shared.mutex_, std::defer_lock) {
+            const py::gil_scoped_release release;
+            lock_.lock();
+        }
+        mdcg::NeighborList* operator->() const { return &list_; }
+        mdcg::NeighborList& operator*() const { return list_; }
+
+    private:
+        mdcg::NeighborList& list_;
+        std::unique_lock<mdcg::ForkAwareMutex> lock_;
+    };
+
+private:
+    std::unique_ptr<mdcg::NeighborList> list_;
+    mdcg::ForkAwareMutex mutex_;
+};
+
+// Copies: the list reuses its memory.
+template <typename T>
+py::array_t<T> copy(const std::vector<T>& values, std::vector<py::ssize_t> shape) {
+    return py::array_t<T>(std::move(shape), values.data());
+}
+
+std::string update(SharedList& self, const Doubles& positions, const std::optional<Doubles>& cell,
+                   const std::array<bool, 3>& periodic, int threads) {
+    if (positions.ndim() != 2 || positions.shape(1) != 3)
+        throw py::value_error("positions must have shape (n_atoms, 3)");
+    if (cell && (cell->ndim() != 2 || cell->shape(0) != 3 || cell->shape(1) != 3))
+        throw py::value_error("cell must have shape (3, 3)");
+    const double* where = positions.data();
+    const double* box = cell ? cell->data() : nullptr;
+    const std::int64_t count = positions.shape(0);
+    const SharedList::Held list(self);
+    const py::gil_scoped_release release;
+    switch (list->update(count, where, box, periodic.data(), threads)) {
+        case mdcg::ListChange::none:
+            return "none";
+        case mdcg::ListChange::shifts:
+            return "shifts";
+        default:
+            return "edges";
+    }
 }
 
 // An evaluator that Python threads take in turns.
@@ -156,18 +214,11 @@ public:
             system.receiver = receiver.data();
             system.shifts = shifts.data();
         }
-        const int width = evaluator_->model().descriptor_width();
-        double energy = 0;
-        mdcg::Results wanted{};
         py::dict out;
-        if (evaluator_->model().has_energy()) {
-            wanted.energy = &energy;
-            wanted.energies = new_array(out, "energies", {nodes});
-        }
-        if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
-        if (virial) wanted.virial = new_array(out, "virial", {3, 3});
-        if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
-        if (descriptors) wanted.descriptors = new_array(out, "descriptors", {nodes, width});
+        mdcg::Results wanted =
+            make_arrays(out, nodes, {3, 3}, forces, virial, virials, descriptors);
+        double energy = 0;
+        if (evaluator_->model().has_energy()) wanted.energy = &energy;
         const double *where = positions.data(), *box = cell ? cell->data() : nullptr;
         const std::int32_t* kinds = types.data();
         locked([&](mdcg::Evaluator& evaluator) {
@@ -217,9 +268,8 @@ public:
         batch.on_device = !positions;
         if (batch.positions == nullptr && nodes > 0)
             mdcg::bad_argument("positions are missing, expected an array or an address");
-        const int width = evaluator_->model().descriptor_width();
-        mdcg::Results wanted{};
         py::dict out;
+        mdcg::Results wanted{};
         if (batch.on_device) {
             wanted.energy = address("energy");
             wanted.energies = address("energies");
@@ -228,20 +278,30 @@ public:
             wanted.virials = address("virials");
             wanted.descriptors = address("descriptors");
         } else {
-            if (evaluator_->model().has_energy()) {
+            wanted = make_arrays(out, nodes, {systems, 3, 3}, forces, virial, virials, descriptors);
+            if (evaluator_->model().has_energy())
                 wanted.energy = new_array(out, "energy", {systems});
-                wanted.energies = new_array(out, "energies", {nodes});
-            }
-            if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
-            if (virial) wanted.virial = new_array(out, "virial", {systems, 3, 3});
-            if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
-            if (descriptors) wanted.descriptors = new_array(out, "descriptors", {nodes, width});
         }
         locked([&](mdcg::Evaluator& evaluator) { evaluator.evaluate(batch, wanted); });
         return out;
     }
 
 private:
+    // New arrays in `out` for all results that are wanted, except the energy.
+    mdcg::Results make_arrays(const py::dict& out, py::ssize_t nodes,
+                              const std::vector<py::ssize_t>& virial_shape, bool forces,
+                              bool virial, bool virials, bool descriptors) const {
+        mdcg::Results wanted{};
+        if (evaluator_->model().has_energy()) wanted.energies = new_array(out, "energies", {nodes});
+        if (forces) wanted.forces = new_array(out, "forces", {nodes, 3});
+        if (virial) wanted.virial = new_array(out, "virial", virial_shape);
+        if (virials) wanted.virials = new_array(out, "virials", {nodes, 3, 3});
+        if (descriptors)
+            wanted.descriptors =
+                new_array(out, "descriptors", {nodes, evaluator_->model().descriptor_width()});
+        return wanted;
+    }
+
     // The thread that holds the mutex.
     class Owner {
     public:
@@ -262,9 +322,45 @@ private:
 
 }  // namespace
 
+namespace {
+
+void register_neighbors(py::module_& m) {
+    py::register_exception<mdcg::GeometryError>(m, "GeometryError", PyExc_ValueError);
+    using Held = SharedList::Held;
+    py::class_<SharedList> shared(m, "NeighborList",
+                                  "Directed edges up to cutoff + skin, sorted by receiver, sender "
+                                  "and cell; arrays are copies.");
+    shared.def(py::init<double, double>(), py::arg("cutoff"), py::arg("skin"))
+        .def("update", &update, py::arg("positions"), py::arg("cell"), py::arg("periodic"),
+             py::arg("threads") = 0,
+             "Return what has changed: \"none\", \"shifts\" (with the cell) or \"edges\".")
+        .def("reset", [](SharedList& self) { Held(self)->reset(); })
+        .def("release", [](SharedList& self) { Held(self)->release(); })
+        .def("cell_shifts", [](SharedList& self) {
+            const Held list(self);
+            return copy(list->cell_shifts(), {list->num_edges(), 3});
+        });
+    const auto property = [&](const char* name, auto get) {
+        shared.def_property_readonly(name, [get](SharedList& self) { return get(*Held(self)); });
+    };
+    using List = const mdcg::NeighborList&;
+    property("row_ptr", [](List list) { return copy(list.row_ptr(), {list.num_atoms() + 1}); });
+    property("sender", [](List list) { return copy(list.sender(), {list.num_edges()}); });
+    property("receiver", [](List list) { return copy(list.receiver(), {list.num_edges()}); });
+    property("shifts", [](List list) { return copy(list.shifts(), {list.num_edges(), 3}); });
+    property("num_edges", [](List list) { return list.num_edges(); });
+    property("cutoff", [](List list) { return list.cutoff(); });
+    property("skin", [](List list) { return list.skin(); });
+    property("num_builds", [](List list) { return list.num_builds(); });
+    property("num_updates", [](List list) { return list.num_updates(); });
+}
+
+}  // namespace
+
 void register_engine(py::module_& m) {
     register_error(m, "EngineError", "kind", &mdcg::EngineError::kind);
     register_interrupt();
+    register_neighbors(m);
     m.def(
         "read_package",
         [](const std::string& path) {

@@ -67,35 +67,32 @@ bool arrays_agree(const py::array& one, const py::array& other, double tolerance
     return true;
 }
 
-template <typename T>
-const T* address(std::uintptr_t value) {
-    return reinterpret_cast<const T*>(value);
-}
-
-// Calls a function with two arrays of indices of that size.
+// Calls a function with two contiguous arrays of indices of one type, int32 or int64.
 template <typename Function>
-auto with_indices(std::uintptr_t sender, std::uintptr_t receiver, int itemsize,
-                  const Function& function) {
-    if (itemsize == 4)
-        return function(address<std::int32_t>(sender), address<std::int32_t>(receiver));
-    return function(address<std::int64_t>(sender), address<std::int64_t>(receiver));
+auto with_indices(const py::array& sender, const py::array& receiver, const Function& function) {
+    const bool is_short = sender.itemsize() == 4;
+    const auto *const s = sender.data(), *const r = receiver.data();
+    const py::gil_scoped_release release;
+    if (is_short)
+        return function(static_cast<const std::int32_t*>(s), static_cast<const std::int32_t*>(r));
+    return function(static_cast<const std::int64_t*>(s), static_cast<const std::int64_t*>(r));
 }
 
 // The edges of a graph and the order that all passes need.
 struct Edges {
-    Edges(std::uintptr_t sender, std::uintptr_t receiver, std::int64_t num_edges, int itemsize,
-          std::int64_t num_senders, std::int64_t num_receivers, std::int64_t edges_per_task)
-        : list(with_indices(sender, receiver, itemsize,
-                            [&](const auto* s, const auto* r) {
-                                return mdcg::EdgeList(s, r, num_edges, num_senders, num_receivers);
+    Edges(const py::array& sender, const py::array& receiver, std::int64_t num_senders,
+          std::int64_t num_receivers, std::int64_t edges_per_task)
+        : list(with_indices(sender, receiver,
+                            [&, size = sender.size()](const auto* s, const auto* r) {
+                                return mdcg::EdgeList(s, r, size, num_senders, num_receivers);
                             })),
-          by_receiver(mdcg::order_by_receiver(list, edges_per_task)) {}
+          by_receiver(without_gil([&] { return mdcg::order_by_receiver(list, edges_per_task); })) {}
 
-    bool same(std::uintptr_t sender, std::uintptr_t receiver, std::int64_t num_edges, int itemsize,
-              std::int64_t num_senders, std::int64_t num_receivers) const {
-        return num_edges == static_cast<std::int64_t>(list.sender.size()) &&
+    bool same(const py::array& sender, const py::array& receiver, std::int64_t num_senders,
+              std::int64_t num_receivers) const {
+        return sender.size() == static_cast<py::ssize_t>(list.sender.size()) &&
                num_senders == list.num_senders && num_receivers == list.num_receivers &&
-               with_indices(sender, receiver, itemsize, [&](const auto* s, const auto* r) {
+               with_indices(sender, receiver, [&](const auto* s, const auto* r) {
                    return std::equal(list.sender.begin(), list.sender.end(), s) &&
                           std::equal(list.receiver.begin(), list.receiver.end(), r);
                });
@@ -105,16 +102,20 @@ struct Edges {
     mdcg::ReceiverOrder by_receiver;
 };
 
-// Calls a function with edge values of the type of that size.
+// Calls a function with edge values: rows of directions, which may be columns of a larger matrix,
+// and contiguous rows of features of the same type, float or double.
 template <typename Function>
-auto with_values(std::uintptr_t directions, std::int64_t direction_stride, std::uintptr_t features,
-                 std::int64_t num_features, int itemsize, const Function& function) {
-    py::gil_scoped_release release;
-    if (itemsize == 4)
-        return function(mdcg::EdgeValues<float>{address<float>(directions), direction_stride,
-                                                address<float>(features), num_features});
-    return function(mdcg::EdgeValues<double>{address<double>(directions), direction_stride,
-                                             address<double>(features), num_features});
+auto with_values(const py::array& directions, const py::array& features, const Function& function) {
+    const bool is_single = directions.itemsize() == 4;
+    const auto *const d = directions.data(), *const f = features.data();
+    const std::int64_t stride = directions.strides(0) / directions.itemsize();
+    const std::int64_t width = features.shape(1);
+    const py::gil_scoped_release release;
+    if (is_single)
+        return function(mdcg::EdgeValues<float>{static_cast<const float*>(d), stride,
+                                                static_cast<const float*>(f), width});
+    return function(mdcg::EdgeValues<double>{static_cast<const double*>(d), stride,
+                                             static_cast<const double*>(f), width});
 }
 
 void register_pairs(py::module_& m) {
@@ -126,14 +127,12 @@ void register_pairs(py::module_& m) {
              })
         .def(
             "holds",
-            [](const mdcg::Pairing& self, std::uintptr_t directions, std::int64_t stride,
-               std::uintptr_t features, std::int64_t num_features, int itemsize) {
-                return with_values(
-                    directions, stride, features, num_features, itemsize,
-                    [&](const auto& values) { return mdcg::still_pairs(self, values); });
+            [](const mdcg::Pairing& self, const py::array& directions, const py::array& features) {
+                return with_values(directions, features, [&](const auto& values) {
+                    return mdcg::still_pairs(self, values);
+                });
             },
-            py::arg("directions"), py::arg("direction_stride"), py::arg("features"),
-            py::arg("num_features"), py::arg("itemsize"));
+            py::arg("directions"), py::arg("features"));
 }
 
 mdcg::HostKernel kernel(std::uintptr_t value) { return reinterpret_cast<mdcg::HostKernel>(value); }
@@ -152,12 +151,12 @@ PYBIND11_MODULE(_core, m) {
 
     register_pairs(m);
     py::class_<Edges, std::shared_ptr<Edges>>(m, "Edges")
-        .def(py::init<std::uintptr_t, std::uintptr_t, std::int64_t, int, std::int64_t, std::int64_t,
+        .def(py::init<const py::array&, const py::array&, std::int64_t, std::int64_t,
                       std::int64_t>(),
-             py::arg("sender"), py::arg("receiver"), py::arg("num_edges"), py::arg("itemsize"),
-             py::arg("num_senders"), py::arg("num_receivers"), py::arg("edges_per_task"),
-             py::call_guard<py::gil_scoped_release>())
-        .def("same", &Edges::same, py::call_guard<py::gil_scoped_release>())
+             py::arg("sender"), py::arg("receiver"), py::arg("num_senders"),
+             py::arg("num_receivers"), py::arg("edges_per_task"))
+        .def("same", &Edges::same, py::arg("sender"), py::arg("receiver"), py::arg("num_senders"),
+             py::arg("num_receivers"))
         .def("by_receiver",
              [](const Edges& self) {
                  mdcg::ReceiverOrder o = self.by_receiver;
@@ -173,14 +172,12 @@ PYBIND11_MODULE(_core, m) {
             py::arg("block_size"))
         .def(
             "pairs",
-            [](const Edges& self, std::uintptr_t directions, std::int64_t stride,
-               std::uintptr_t features, std::int64_t num_features, int itemsize) {
+            [](const Edges& self, const py::array& directions, const py::array& features) {
                 return std::make_shared<mdcg::Pairing>(with_values(
-                    directions, stride, features, num_features, itemsize,
+                    directions, features,
                     [&](const auto& values) { return mdcg::match_pairs(self.list, values); }));
             },
-            py::arg("directions"), py::arg("direction_stride"), py::arg("features"),
-            py::arg("num_features"), py::arg("itemsize"))
+            py::arg("directions"), py::arg("features"))
         .def(
             "by_pair",
             [](const Edges& self, const mdcg::Pairing& pairing, std::int64_t block_size) {
@@ -207,8 +204,9 @@ PYBIND11_MODULE(_core, m) {
         [](std::uintptr_t function, const std::vector<std::int64_t>& arg, std::uintptr_t round_ptr,
            std::int64_t num_rounds, int num_threads, std::size_t scratch_bytes) {
             without_gil([&] {
-                mdcg::launch_rounds(kernel(function), arg.data(), address<std::int64_t>(round_ptr),
-                                    num_rounds, num_threads, scratch_bytes);
+                mdcg::launch_rounds(kernel(function), arg.data(),
+                                    reinterpret_cast<const std::int64_t*>(round_ptr), num_rounds,
+                                    num_threads, scratch_bytes);
             });
         },
         py::arg("function"), py::arg("arg"), py::arg("round_ptr"), py::arg("num_rounds"),
@@ -224,8 +222,6 @@ PYBIND11_MODULE(_core, m) {
         py::arg("l1"), py::arg("l2"), py::arg("l3"));
     m.def("instruction_set_level", &mdcg::instruction_set_level);
     m.def("l2_cache_bytes", &mdcg::l2_cache_bytes);
-    register_cuda(m);
     register_engine(m);
     register_kernels(m);
-    register_neighbors(m);
 }

@@ -6,10 +6,8 @@
 #include <exception>
 #include <string>
 
-void register_cuda(pybind11::module_& m);
 void register_engine(pybind11::module_& m);
 void register_kernels(pybind11::module_& m);
-void register_neighbors(pybind11::module_& m);
 
 // A RuntimeError of Python, "mdcg._core." NAME, for a class of errors; the attribute is a number.
 template <typename Error, typename Number>

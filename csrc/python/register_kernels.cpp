@@ -1,4 +1,5 @@
-// Python binding of what makes kernels: the cache, compilers, and what packages need.
+// Python binding of what makes kernels (the cache, compilers) and of the CUDA driver that runs
+// them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/cpu.hpp"
+#include "core/device.hpp"
 #include "core/interrupt.hpp"
 #include "core/kernel_cache.hpp"
 #include "core/notice.hpp"
@@ -123,6 +125,33 @@ std::string kernel_problem(const std::string& path) {
     return mdcg::kernel_problem(*package);
 }
 
+void register_cuda(py::module_& m) {
+    register_error(m, "CudaError", "code", &mdcg::DeviceError::code);
+    py::class_<mdcg::DeviceModule>(m, "CudaModule")
+        .def(py::init([](int device, const py::bytes& cubin) {
+                 const std::string binary = cubin;
+                 py::gil_scoped_release release;
+                 return std::make_unique<mdcg::DeviceModule>(device, binary);
+             }),
+             py::arg("device"), py::arg("cubin"))
+        .def("function", &mdcg::DeviceModule::function, py::arg("name"), py::arg("shared_bytes"))
+        .def("resources", &mdcg::DeviceModule::resources, py::arg("function"),
+             "Return registers and bytes of local memory per thread, and static shared memory.")
+        .def("launch", &mdcg::DeviceModule::launch, py::arg("function"), py::arg("blocks"),
+             py::arg("threads"), py::arg("shared_bytes"), py::arg("stream"), py::arg("arguments"),
+             py::arg("early") = false, py::call_guard<py::gil_scoped_release>());
+
+    m.def(
+        "cuda_compute_capability", [](int device) { return mdcg::compute_capability(device); },
+        py::arg("device"));
+    m.def("cuda_device_name", &mdcg::device_name, py::arg("device"));
+    m.def(
+        "cuda_driver_version", [] { return mdcg::driver_version(); },
+        "Return the version of CUDA that the driver is made for, as 1000 * major + 10 * minor.");
+    m.def("cuda_available_version", &mdcg::available_driver_version,
+          "Return the same without starting the driver; 0 where there is none.");
+}
+
 }  // namespace
 
 void register_kernels(py::module_& m) {
@@ -134,6 +163,7 @@ void register_kernels(py::module_& m) {
         self.stop = true;
     });
     register_kernel_error();
+    register_cuda(m);
     m.def("run_compiler", &run_compiler, py::arg("command"));
     m.def("jit_disabled", &mdcg::jit_disabled);
     m.def(

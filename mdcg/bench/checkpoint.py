@@ -14,8 +14,7 @@ from ase import Atoms
 
 from ..package import ConversionOptions, convert_model
 from ..patch import load_model, model_info, neighbor_list, patch_model, unpatch_model
-from ..patch.hosts import copy_in_dtype, model_batch
-from ..patch.nequip_inputs import as_outputs
+from ..patch.models import as_outputs, copy_in_dtype, model_batch
 from ..patch.systems import Structure
 from .model import EngineStep, Loader, Settings, type_numbers
 
@@ -42,8 +41,7 @@ class TorchStep:
         batch = dict(self._batch)  # models add entries
         if self.info.is_nequip:
             return as_outputs(self.model(batch))
-        found: Mapping[str, Any] = self.model(batch, training=False, **self._options)
-        return found
+        return self.model(batch, training=False, **self._options)
 
 
 def load(path: str) -> torch.nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from ase.outputs import Properties, all_outputs
 from ase.units import Bohr
 
+from .engine_report import EngineReport
 from .evaluation import (
     Evaluation,
     Options,
@@ -25,9 +26,7 @@ from .evaluation import (
     remembered,
     wanted_of,
 )
-from .hessian import hessian
 from .package_backend import PackageBackend, packages_of
-from .report import EngineReport
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +35,30 @@ if TYPE_CHECKING:
     from ..patch import PatchReport
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
+
+
+def hessian(
+    atoms: Atoms, step: float, dtype: str, batch: Callable[..., list[dict[str, Any]]]
+) -> npt.NDArray[np.float64]:
+    """Return the matrix of :meth:`MDCGCalculator.get_hessian`; its `batch` gives the forces."""
+    if dtype != "float64":
+        raise ValueError(
+            f"the Hessian needs a model in float64, got {dtype}: convert the checkpoint with "
+            "--dtype float64"
+        )
+    if not 0.0 < step < 0.1:
+        raise ValueError(f"step is {step}, expected a length over 0 and below 0.1 Å")
+    images = []
+    for atom, axis, sign in np.ndindex(len(atoms), 3, 2):
+        image = atoms.copy()
+        image.positions[atom, axis] += step if sign == 0 else -step
+        images.append(image)
+    size = 3 * len(atoms)
+    found = batch(images, ["forces"])
+    forces = np.array([each["forces"] for each in found]).reshape(size, 2, size)
+    rows = (forces[:, 1] - forces[:, 0]) / (2.0 * step)
+    return np.asarray(0.5 * (rows + rows.T))
+
 
 _LOG = logging.getLogger("mdcg")
 
@@ -378,11 +401,11 @@ class MDCGCalculator(Calculator):
         wanted = wanted_of(properties, images)
 
         def single(atoms: Atoms) -> Evaluation:
-            return self._backend.evaluate(atoms, **wanted)
+            return self._backend.evaluate(atoms, wanted)
 
         with errors_of_images(images, single):
             if isinstance(self._backend, PackageBackend):
-                found = self._backend.evaluate_batch(images, **wanted)
+                found = self._backend.evaluate_batch(images, wanted)
             else:
                 found = [single(atoms) for atoms in images]
         return [as_results(each, properties, self._backend.model_class) for each in found]
@@ -490,10 +513,10 @@ class MDCGCalculator(Calculator):
         self._asked.update(properties)
         wanted = wanted_of(properties, [atoms])
         if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_stress(atoms):
-            wanted["stress"] = True  # a constant-pressure run
+            wanted.add("stress")  # a constant-pressure run
         inputs = self._backend.inputs_of(atoms)
         self._inputs_seen = copy.deepcopy(inputs) if inputs else {}
-        found = self._backend.evaluate(atoms, **wanted)
+        found = self._backend.evaluate(atoms, wanted)
         self.results.update(as_results(found, properties, self._backend.model_class))
 
     def _atoms_or_last(self, atoms: Atoms | None) -> Atoms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -16,9 +16,62 @@ from ase.calculators.calculator import (
     PropertyNotImplementedError,
     all_changes,
 )
+from ase.data import atomic_numbers, chemical_symbols
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from .. import _core
+
+IntArray = npt.NDArray[np.int64]
+
+
+def types_by_number(
+    names: Sequence[str], species_types: Mapping[str, str] | None = None
+) -> IntArray:
+    """Return the type of every atomic number, -1 where the model has none.
+
+    `names` are the model's types in order, and `species_types` has the type name for each chemical
+    symbol, None where type names are chemical symbols.
+    """
+    if species_types is None:
+        strange = [name for name in names if name not in atomic_numbers]
+        if strange:
+            raise ValueError(
+                f"the model's types are {', '.join(names)}, and {', '.join(strange)} are not "
+                "chemical symbols: pass species_types={'H': name, ...}, the type name of "
+                "every chemical symbol"
+            )
+        species_types = {name: name for name in names}
+    found = np.full(len(chemical_symbols), -1, dtype=np.int64)
+    for symbol, name in species_types.items():
+        if symbol not in atomic_numbers:
+            raise ValueError(f"species_types has {symbol!r}, which is not a chemical symbol")
+        if name not in names:
+            raise ValueError(
+                f"species_types maps {symbol} to {name!r}, expected one of the model's types: "
+                f"{', '.join(names)}"
+            )
+        found[atomic_numbers[symbol]] = names.index(name)
+    return found
+
+
+def known_symbols(types: IntArray) -> list[str]:
+    """Return the chemical symbols that have a type."""
+    return [chemical_symbols[number] for number in np.flatnonzero(types >= 0)]
+
+
+def require_known(numbers: IntArray, types: IntArray) -> None:
+    """Raise ``InputError`` if an atomic number has no type; see `types_by_number`."""
+    inside = (numbers >= 0) & (numbers < len(types))
+    if inside.all() and (types[numbers] >= 0).all():
+        return
+    unknown = sorted(
+        {int(n) for n, ok in zip(numbers, inside, strict=True) if not ok or types[n] < 0}
+    )
+    names = [chemical_symbols[n] if 0 <= n < len(chemical_symbols) else f"Z={n}" for n in unknown]
+    raise InputError(
+        f"the model does not know {', '.join(names)}, only {', '.join(known_symbols(types))}"
+    )
+
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 #: A Debye in e Å, with the constants of SI as MACE has them.
@@ -57,15 +110,13 @@ class Evaluation:
     extra: dict[str, Any] = field(default_factory=dict)  # such as those of a committee
 
     @classmethod
-    def of_nothing(cls, *, forces: bool, stress: bool, stresses: bool = False) -> Evaluation:
-        """Return the evaluation of a structure without atoms."""
-        return cls(
-            energy=0.0,
-            energies=np.zeros(0),
-            forces=np.zeros((0, 3)) if forces else None,
-            stress=np.zeros((3, 3)) if stress else None,
-            stresses=np.zeros((0, 3, 3)) if stresses else None,
-        )
+    def of_nothing(cls, wanted: Container[str]) -> Evaluation:
+        """Return the evaluation of a structure without atoms; `wanted` as from `wanted_of`."""
+        shapes = {"forces": (0, 3), "stress": (3, 3), "stresses": (0, 3, 3)}
+        found = {name: np.zeros(s) if name in wanted else None for name, s in shapes.items()}
+        dipoles = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))}
+        extra = dipoles if "dipole" in wanted else {}
+        return cls(energy=0.0, energies=np.zeros(0), **found, extra=extra)
 
     def __add__(self, other: Evaluation) -> Evaluation:
         """Return the sum of two results of one structure; `extra` is that of the first."""
@@ -203,15 +254,15 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(**means, extra=extra)
 
 
-def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> dict[str, Any]:
-    """Return what a backend is asked for besides energies, as arguments of its `evaluate`.
+def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> set[str]:
+    """Return what a backend is asked for besides energies.
 
     Raises ``PropertyNotImplementedError`` where a structure has no stress.
     """
-    found = {name: True for name in ("forces", "stress", "stresses") if name in properties}
-    for atoms in images if found.keys() - {"forces"} else ():
+    found = {"forces", "stress", "stresses", "dipole"}.intersection(properties)
+    for atoms in images if found & {"stress", "stresses"} else ():
         require_stress(atoms)
-    return found | ({"dipoles": True} if "dipole" in properties else {})
+    return found
 
 
 def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> dict[str, Any]:
@@ -254,8 +305,7 @@ def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atom
     Where only positions have changed, the last copy is filled again instead of making a new one.
     """
     if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
-        copied: Atoms = atoms.copy()
-        return copied
+        return atoms.copy()
     for name, values in atoms.arrays.items():
         old = last.arrays[name]
         if old.shape == values.shape and old.dtype == values.dtype and old.flags.writeable:

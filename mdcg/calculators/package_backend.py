@@ -28,18 +28,19 @@ from ..errors import (
 )
 from ..package.file import is_package
 from ..problem.text import dtype_of
+from .engine_report import EngineReport, KernelLog
 from .evaluation import (
     Evaluation,
     Options,
     check_fixed_inputs,
     keys_of_input,
+    known_symbols,
     mean_of,
+    require_known,
     result_of,
+    types_by_number,
 )
 from .heat_flux import heat_flux, unfold
-from .kernel_log import KernelLog
-from .report import EngineReport
-from .species import known_symbols, require_known, types_by_number
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -115,6 +116,12 @@ class _Member:
         self.kernel_log.before()
         with engine_errors(InputError):
             return self.model.evaluate_batch(**batch)
+
+
+def _flags(wanted: set[str]) -> dict[str, bool]:
+    """Return what is wanted by the names of the engine."""
+    names = {"forces": "forces", "virial": "stress", "virials": "stresses", "descriptors": "dipole"}
+    return {name: of in wanted for name, of in names.items()}
 
 
 def _cell_of(atoms: Atoms) -> dict[str, Any]:
@@ -278,44 +285,25 @@ class PackageBackend:
         charges = atoms.arrays.get("Qs")
         return found | ({"Qs": charges} if self.has_dipoles and charges is not None else {})
 
-    def evaluate(
-        self,
-        atoms: Atoms,
-        *,
-        forces: bool = False,
-        stress: bool = False,
-        stresses: bool = False,
-        dipoles: bool = False,
-    ) -> Evaluation:
+    def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
         self._check_inputs(atoms)
         if len(atoms) == 0:
-            nothing = Evaluation.of_nothing(forces=forces, stress=stress, stresses=stresses)
-            none = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))} if dipoles else {}
-            return replace(nothing, extra=none)
+            return Evaluation.of_nothing(wanted)
         with self._exclusive():
             self._update(atoms)
-            wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
             found = [
-                result_of(self._run(number, atoms, **wanted, descriptors=dipoles), atoms)
+                result_of(self._run(number, atoms, **_flags(wanted)), atoms)
                 for number in range(len(self._members))
             ]
             if self._dispersion:
                 types = self._dispersion.types[atoms.numbers]
-                options = _cell_of(atoms) | wanted
+                options = _cell_of(atoms) | _flags(wanted - {"dipole"})
                 added = self._dispersion.evaluate(atoms.positions, types, **options)
                 found = [each + result_of(added, atoms) for each in found]
         return found[0] if len(found) == 1 else mean_of(found)
 
-    def evaluate_batch(
-        self,
-        images: Sequence[Atoms],
-        *,
-        forces: bool = False,
-        stress: bool = False,
-        stresses: bool = False,
-        dipoles: bool = False,
-    ) -> list[Evaluation]:
+    def evaluate_batch(self, images: Sequence[Atoms], wanted: set[str]) -> list[Evaluation]:
         """Evaluate several structures at once."""
         for atoms in images:
             self._check_inputs(atoms)
@@ -327,19 +315,15 @@ class PackageBackend:
             "cells": np.array([atoms.cell.array for atoms in images]).reshape(-1, 3, 3),
             "periodic": np.array([atoms.pbc for atoms in images], dtype=bool).reshape(-1, 3),
         }
-        wanted: dict[str, Any] = {"forces": forces, "virial": stress, "virials": stresses}
         with self._exclusive():
             found = [
-                member.evaluate_batch(
-                    types=member.types[numbers],
-                    **place,
-                    **wanted,
-                    descriptors=dipoles and member is not self._dispersion,
-                )
-                for member in self._engines
+                member.evaluate_batch(types=member.types[numbers], **place, **_flags(wanted))
+                for member in self._members
             ]
+            if self._dispersion:
+                types, flags = self._dispersion.types[numbers], _flags(wanted - {"dipole"})
+                distant = self._dispersion.evaluate_batch(types=types, **place, **flags)
         if self._dispersion:
-            distant = found.pop()
             found = [{name: near[name] + distant.get(name, 0.0) for name in near} for near in found]
         starts = place["first_node"]
 

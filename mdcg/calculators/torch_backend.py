@@ -26,12 +26,9 @@ from ..patch import (
     patch_model,
 )
 from ..problem.text import dtype_of
-from .evaluation import Evaluation, Options
-from .loaded_model import LoadedModel
-from .mace_model import MaceModel
+from .evaluation import Evaluation, Options, known_symbols, require_known
 from .neighbors import SkinNeighborList
-from .nequip_model import NequipModel
-from .species import known_symbols, require_known
+from .torch_models import LoadedModel, MaceModel, NequipModel
 
 _LOG = logging.getLogger("mdcg")
 
@@ -141,23 +138,19 @@ class TorchBackend:
         """Return what the model reads besides the geometry."""
         return self._evaluator.inputs_of(atoms)
 
-    def evaluate(self, atoms: Atoms, *, forces: bool = False, stress: bool = False) -> Evaluation:
-        """Evaluate the model on one structure of one atom or more."""
-        # tensors that are kept between calls must not be those of torch.inference_mode
-        with torch.inference_mode(False):
-            return self._evaluate(atoms, forces=forces, stress=stress)
-
-    def _evaluate(self, atoms: Atoms, *, forces: bool = False, stress: bool = False) -> Evaluation:
+    @torch.inference_mode(False)  # tensors that are kept between calls must be ordinary ones
+    def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
+        """Evaluate the model on one structure."""
         numbers = np.asarray(atoms.numbers, dtype=np.int64)
         require_known(numbers, self._evaluator.types)
         if len(atoms) == 0:
-            return Evaluation.of_nothing(forces=forces, stress=stress)
+            return Evaluation.of_nothing(wanted)
         if self._numbers != numbers.tobytes():
             self.neighbors.reset()
             self._numbers = numbers.tobytes()
         cell = np.asarray(atoms.cell.array, dtype=np.float64)
         edges = self.neighbors.update(atoms.positions, cell, atoms.pbc)
-        return self._evaluator.evaluate(atoms, edges, forces=forces, stress=stress)
+        return self._evaluator.evaluate(atoms, edges, wanted)
 
 
 def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:

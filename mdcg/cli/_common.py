@@ -14,36 +14,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, TextIO, cast
 
-from ..errors import (
-    CheckpointError,
-    DeviceError,
-    KernelCompileError,
-    MdcgError,
-    MissingDependencyError,
-    OutputError,
-    UnsupportedProblemError,
-    VerificationError,
-    installation,
-    printable,
-    shown,
-)
-
-Number = TypeVar("Number", int, float)
+from ..errors import MdcgError, installation, printable, shown
 
 OK = 0
 USAGE = 2  # what argparse exits with, too
-_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (OutputError, USAGE),
-    (VerificationError, 3),
-    (MissingDependencyError, 5),
-    (DeviceError, 5),
-    (KernelCompileError, 5),
-    (CheckpointError, 4),
-    (UnsupportedProblemError, 4),
-    (MdcgError, 4),
-)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -62,7 +38,7 @@ def exit_code(error: Exception) -> int | None:
         return USAGE
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
         return 5
-    return next((code for kind, code in _CODES if isinstance(error, kind)), None)
+    return error.exit_code if isinstance(error, MdcgError) else None
 
 
 def sentence(error: Exception) -> str:
@@ -194,21 +170,18 @@ def require_package(path: Path) -> None:
 
 def positive(text: str) -> float:
     """Return a positive number of the command line."""
-    return _above_zero(text, float)
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
 
 
 def positive_integer(text: str) -> int:
     """Return a positive whole number of the command line."""
-    return _above_zero(text, int)
-
-
-def _above_zero(text: str, kind: type[Number]) -> Number:
     with suppress(ValueError):
-        value = kind(text)
-        if 0 < value < math.inf:
-            return value
-    what = "a positive whole number" if kind is int else "a positive number"
-    raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        if int(text) > 0:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The command lines ``python -m mdcg`` and ``mdcg-patch``.
 
-A command is a module of this folder with `add_parser` and `run`, and an entry in `COMMANDS`.
+Each module in `COMMANDS` has a function `add_parser`, which adds one command or several.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ import argparse
 from collections.abc import Sequence
 
 from .._version import __version__
-from . import bench, cache, env, kernels, lammps, patch, selftest
+from . import bench, env, patch, selftest, tools
 from ._common import execute
 
-COMMANDS = (env, cache, kernels, selftest, bench, patch, lammps)
+COMMANDS = (env, tools, selftest, bench, patch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``python -m mdcg``.
+    """Run ``python -m mdcg``; return the exit code.
 
-    Parameters
-    ----------
-    argv : list of str, optional
-        Arguments, default ``sys.argv[1:]``.
-
-    Returns
-    -------
-    int
-        Exit code: 0 ok, 1 something could not be measured, 2 usage, 3 a self-test failed,
-        4 unsupported file or model, 5 missing package, compiler or device.
+    0 ok, 1 something could not be measured, 2 usage, 3 a self-test failed, 4 unsupported file or
+    model, 5 missing package, compiler or device.
     """
     return execute(make_parser(), argv)
 

@@ -23,7 +23,7 @@ from ._common import (
     require_file,
     sentence,
 )
-from .files import CONVERTED, output_problems
+from .jobs import CONVERTED, output_problems
 
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
@@ -57,18 +57,7 @@ _ABOUT: dict[str, Any] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``mdcg-patch``.
-
-    Parameters
-    ----------
-    argv : list of str, optional
-        Arguments, default ``sys.argv[1:]``.
-
-    Returns
-    -------
-    int
-        Exit code; see ``mdcg-patch --help``.
-    """
+    """Run ``mdcg-patch``; return the exit code that ``mdcg-patch --help`` explains."""
     parser = argparse.ArgumentParser(prog="mdcg-patch", **_ABOUT)
     _add_arguments(parser)
     return execute(parser, argv)
@@ -285,10 +274,10 @@ def _work(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     with heavy_work(logging.DEBUG if options.verbose else level):
         logging.getLogger("mdcg").info("loading %s", printable(options.input.name))
         if options.output is not None and options.output.suffix == CONVERTED:
-            from .convert_job import convert
+            from .jobs import convert
 
             return convert(options)
-        from .patch_job import describe, run
+        from .jobs import describe, run
 
         return describe(options) if options.info else run(options)
 

@@ -176,7 +176,7 @@ def _contraction_case(problem: Any, generator: torch.Generator) -> _Case:
     import torch
 
     from .. import ops
-    from ..ops.contraction import symmetric_contraction_reference
+    from ..ops.reference import symmetric_contraction_reference
 
     attributes = torch.eye(_SPECIES, dtype=torch.float64)[torch.arange(_NODES) % _SPECIES]
     attributes[1] = _draw(generator, _SPECIES)  # a node of all species, and one of none

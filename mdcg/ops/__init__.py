@@ -1,13 +1,6 @@
 """torch operators over the generated kernels, modules, and the einsum reference."""
 
-from .contraction import symmetric_contraction
-from .functional import conv, tensor_product
+from .functional import conv, symmetric_contraction, tensor_product
 from .modules import ConvTensorProduct, TensorProduct
 
-__all__ = [
-    "ConvTensorProduct",
-    "TensorProduct",
-    "conv",
-    "symmetric_contraction",
-    "tensor_product",
-]
+__all__ = ["ConvTensorProduct", "TensorProduct", "conv", "symmetric_contraction", "tensor_product"]

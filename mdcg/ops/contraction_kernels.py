@@ -19,10 +19,7 @@ from ..plan.contraction import (
 )
 from ..problem import SymmetricContractionProblem
 from .cuda import aligned
-from .cuda_program import CudaPass, cuda_device
-from .kernels import HostProgram, Kernels, Names, Tensors, host_device
-
-__all__ = ["CudaContraction", "HostContraction", "cuda_contraction", "host_contraction"]
+from .kernels import CudaPass, HostProgram, Kernels, Names, Tensors, cuda_device, host_device
 
 Loaded = TypeVar("Loaded")
 

@@ -13,12 +13,9 @@ from ..codegen.conv.rows import ROW_THREADS
 from ..errors import MdcgError, UnsupportedProblemError
 from ..plan import CudaPlan, plan_cuda
 from ..problem import ConvProblem
-from ..runtime import start_cuda_kernel
-from .cuda_graph import CudaGraph, cuda_graph
-from .cuda_program import CudaPass, cuda_device
-from .kernels import Kernels, Names, Tensors, kernel_spec
-
-__all__ = ["CudaKernels", "aligned", "cuda_device", "cuda_kernels", "graph_on_device", "start_conv"]
+from ..runtime.cuda_build import start_cuda_kernel
+from .graph import CudaGraph, cuda_graph
+from .kernels import CudaPass, Kernels, Names, Tensors, cuda_device, kernel_spec
 
 # Vector loads need whole 16-byte words.
 _ALIGNMENT = 16
@@ -226,10 +223,7 @@ def start_conv(problem: ConvProblem, device: torch.device) -> None:
 
 
 def graph_on_device(
-    x: torch.Tensor,
-    sender: torch.Tensor | None,
-    receiver: torch.Tensor | None,
-    num_receivers: int,
+    x: torch.Tensor, sender: torch.Tensor | None, receiver: torch.Tensor | None, num_receivers: int
 ) -> CudaGraph | None:
     """Return the order of the operator's edges; None where it has none."""
     if sender is None or receiver is None:

@@ -1,4 +1,4 @@
-"""The functions users call: checked arguments in, operator out."""
+"""The functions that users call: checked arguments in, operator out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 from ..errors import DeviceError, a_type
 from ..plan import CudaPlan, HostPlan
+from ..plan.contraction import CudaContractionPlan, HostContractionPlan
 from ..problem import ConvProblem, SymmetricContractionProblem
+from .operators import contraction
 from .operators import conv as conv_operator
-
-__all__ = ["check_device", "check_operand", "check_together", "conv", "tensor_product"]
 
 
 def check_operand(
@@ -198,10 +198,9 @@ def conv(
     if sender.is_cuda and torch.compiler.is_compiling():
         sender = torch.ops.mdcg.sorted_edges(sender, receiver, node_feats.shape[0], rows)
     plan_json = plan.to_json() if plan is not None else ""
-    out: torch.Tensor = conv_operator(
+    return conv_operator(
         node_feats, edge_attrs, w, sender, receiver, rows, problem.to_json(), plan_json
     )
-    return out
 
 
 def tensor_product(
@@ -261,3 +260,102 @@ def tensor_product(
     plan_json = plan.to_json() if plan is not None else ""
     out: torch.Tensor = conv_operator(x, y, w, None, None, x.shape[0], problem.to_json(), plan_json)
     return out.reshape(*batch, problem.irreps_out.dim)
+
+
+Tensor = torch.Tensor
+
+
+def symmetric_contraction(
+    problem: SymmetricContractionProblem,
+    node_feats: Tensor,
+    coefficients: Tensor,
+    node_attrs: Tensor | None = None,
+    *,
+    plan: HostContractionPlan | CudaContractionPlan | None = None,
+) -> Tensor:
+    r"""Evaluate polynomials of every node's features, weighted by its species.
+
+    .. math:: out_{n,c,m} = \sum_r \Big(\sum_s a_{n,s}\, k_{s,r,c}\Big)\, P_{r,m}(x_{n,c})
+
+    Parameters
+    ----------
+    problem : SymmetricContractionProblem
+        Polynomials and dtype. Kernels are compiled once and cached on disk.
+    node_feats : torch.Tensor, shape (n_nodes, problem.channels, problem.dim_in)
+        Node features x of type ``problem.dtype``.
+    coefficients : torch.Tensor, shape (n_species, problem.num_coefficients, problem.channels)
+        k; without `node_attrs` one row per node.
+    node_attrs : torch.Tensor or None, shape (n_nodes, n_species)
+        a, usually one-hot: such rows cost nothing, others are mixed exactly. Integers of shape
+        (n_nodes,) are species numbers.
+    plan : HostContractionPlan or CudaContractionPlan, optional
+        Default: chosen for this machine.
+
+    Returns
+    -------
+    torch.Tensor, shape (n_nodes, problem.channels * problem.dim_out)
+        Output blocks one after the other, ``[channels][2l+1]`` inside a block. Differentiable any
+        number of times in all operands. On a CPU, equal inputs give bitwise equal results,
+        whatever the number of threads.
+
+    Raises
+    ------
+    ValueError
+        A shape does not fit the problem, or a species number is out of range (on a CPU).
+    TypeError
+        An operand is not of type ``problem.dtype``.
+    KernelCompileError
+        No host compiler (CPU) or NVRTC (CUDA), or it rejected the kernel.
+    DeviceError
+        The operands are on another kind of device, or the CUDA driver cannot run the kernels.
+
+    Notes
+    -----
+    Source: the symmetric contraction of MACE (Batatia et al. 2022, arXiv:2206.07697, eq. 10, 11).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mdcg.problem import Polynomial, SymmetricContractionProblem
+    >>> square = Polynomial(0, (((1.0, (0, 0)),),))
+    >>> problem = SymmetricContractionProblem.build("2x0e", "2x0e", [square])
+    >>> x, k = torch.tensor([[[3.0], [4.0]]]), torch.ones(5, 1, 2)
+    >>> symmetric_contraction(problem, x, k, torch.tensor([4]))
+    tensor([[ 9., 16.]])
+    """
+    nodes: int | str = node_feats.shape[0] if node_feats.dim() == 3 else "n"
+    check_operand("node_feats", node_feats, ("n", problem.channels, problem.dim_in), problem)
+    rows: int | str = nodes if node_attrs is None else "n_species"
+    shape = (rows, problem.num_coefficients, problem.channels)
+    check_operand("coefficients", coefficients, shape, problem)
+    if node_attrs is not None:
+        if not node_attrs.is_floating_point() and node_attrs.dim() == 1:
+            node_attrs = _one_hot(node_attrs, coefficients)
+        check_operand("node_attrs", node_attrs, (nodes, coefficients.shape[0]), problem)
+    for name, tensor in (("coefficients", coefficients), ("node_attrs", node_attrs)):
+        check_together(name, tensor, "node_feats", node_feats)
+    if node_attrs is not None and node_attrs.requires_grad:
+        # rare: the mixture becomes an operand that has gradients
+        coefficients = torch.einsum("ns,src->nrc", node_attrs, coefficients)
+        node_attrs = None
+    plan_json = plan.to_json() if plan is not None else ""
+    return contraction(node_feats, coefficients, node_attrs, problem.to_json(), plan_json)
+
+
+def _one_hot(species: Tensor, coefficients: Tensor) -> Tensor:
+    count = coefficients.shape[0]
+    if species.dtype not in (torch.int32, torch.int64):
+        raise TypeError(
+            f"node_attrs is {species.dtype}, expected a row of numbers per node, or species as "
+            "torch.int32 or torch.int64"
+        )
+    # a look at the values would make the host wait for a CUDA device
+    if species.device.type == "cpu" and species.numel() and not torch.compiler.is_compiling():
+        low, high = int(species.min()), int(species.max())
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"node_attrs has species {low} to {high}, expected 0 to {count - 1}, as "
+                f"coefficients has {count} rows"
+            )
+    numbers = torch.arange(count, device=species.device)
+    return (species[:, None] == numbers).to(coefficients.dtype)

@@ -16,8 +16,6 @@ from ..problem import ConvProblem
 from .graph import MAX_SHARED_BLOCKS, Graph, Pairs
 from .kernels import HostProgram, Kernels, Names, Tensors, host_device, kernel_spec
 
-__all__ = ["HostKernels", "host_device", "host_kernels"]
-
 _COPIES = ("mdcg_pack_in1", "mdcg_pack_out", "mdcg_unpack_in1", "mdcg_unpack_out")
 
 # Side of the product that the rows of an operand belong to.
@@ -68,12 +66,11 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         """
         given = tuple(name for name in COTANGENTS if name in cotangents) if cotangents else ()
         program = self.load(kernel_spec(kind, graph is not None, wants, given, pairs is not None))
-        if kind == "forward" and graph is not None:
-            return {"out": self._sum_messages(program, operands, graph, pairs)}
         tensors = operands | {COTANGENTS[name]: tensor for name, tensor in cotangents.items()}
         x = operands["x"]
         rows = x.shape[0]
         if kind == "forward":
+            rows = rows if graph is None else graph.num_receivers
             results = {"out": x.new_empty(rows, self.problem.irreps_out.dim)}
         else:
             results = {f"d{name}": torch.empty_like(operands[name]) for name in wants}
@@ -107,25 +104,6 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
 
     # -- launching ------------------------------------------------------------------------------
 
-    def _sum_messages(
-        self, program: HostProgram, tensors: Tensors, graph: Graph, pairs: Pairs | None
-    ) -> torch.Tensor:
-        """Run a forward convolution over tasks of whole receivers, with little around it."""
-        x, order = self._pack(program, tensors["x"], "in1"), graph.by_receiver
-        out = x.new_empty(graph.num_receivers, self.problem.irreps_out.dim)
-        values = {
-            "n_rows": graph.num_receivers,
-            "x": x.data_ptr(),
-            "y": tensors["y"].data_ptr(),
-            "w": tensors["w"].data_ptr(),
-            "out": out.data_ptr(),
-            **order.addresses,
-        }
-        if pairs is not None:
-            values["weight_row"] = pairs.row.data_ptr()
-        program.run(values, order.lengths["task_ptr"] - 1)
-        return out
-
     def _walk(self, kind: str, graph: Graph | None, pairs: Pairs | None, rows: int) -> _Walk:
         """Return how tasks share the rows or the edges."""
         if graph is None:
@@ -133,6 +111,9 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
             per_task = max(ROWS_PER_TASK, least)
             tasks = -(-rows // per_task)
             return _Walk({"n_rows": rows, "n_task_rows": per_task}, tasks, tasks)
+        if kind == "forward":  # tasks of whole receivers
+            receivers = graph.by_receiver
+            return _Walk({"n_rows": rows} | receivers.addresses, receivers.lengths["task_ptr"] - 1)
         limit = self.plan.senders_per_block
         size, order = 0, pairs.tiles(graph.block_size(limit)) if pairs is not None else None
         if order is None:

@@ -8,8 +8,6 @@ from ..plan import CudaPlan, HostPlan
 from ..problem import ConvProblem
 from .functional import conv, tensor_product
 
-__all__ = ["ConvTensorProduct", "TensorProduct"]
-
 
 class _ProblemModule(torch.nn.Module):
     """Holds a problem as plain text, so that copies and pickles carry nothing of the process."""

@@ -9,38 +9,20 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch.autograd import forward_ad
 
 from ..codegen.common.spec import DERIVATIVES
 from ..problem import ConvProblem
-from .autograd import only
+from .autograd import only, readable
 from .functional import check_operand
 from .graph import Pairs, graph_of
 from .host import host_kernels
 from .operators import conv as conv_operator
 from .operators import conv_backward
 
-__all__ = ["can_pair", "conv_of_pairs", "find_pairs", "mean_of_pairs"]
-
 
 def can_pair(*tensors: torch.Tensor) -> bool:
-    """Whether the values of tensors can be read to find pairs of edges.
-
-    They can on CPUs, but not under torch.compile, export, forward-mode differentiation and
-    ``torch.func`` transforms.
-    """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
-        return False
-    if any(t.device.type != "cpu" or type(t) is not torch.Tensor for t in tensors):
-        return False
-    if any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors):
-        return False  # many gradients at once
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cpu"):
-        return False
-    level: int = cast(Any, forward_ad)._current_level
-    return level < 0
+    """Whether the values of tensors can be read to find pairs of edges, which are for CPUs."""
+    return all(t.device.type == "cpu" for t in tensors) and readable(*tensors)
 
 
 def find_pairs(

@@ -1,12 +1,10 @@
-"""Tensor products and convolutions by their definition, in einsum: the reference for tests."""
+"""Operators by their definition, in plain torch: the reference for tests."""
 
 from __future__ import annotations
 
 import torch
 
-from ..problem import ConvProblem, MulIrrep
-
-__all__ = ["conv_reference", "tensor_product_reference"]
+from ..problem import ConvProblem, MulIrrep, SymmetricContractionProblem
 
 
 def _block(rows: torch.Tensor, block: MulIrrep, layout: str) -> torch.Tensor:
@@ -68,3 +66,32 @@ def conv_reference(
     messages = tensor_product_reference(problem, node_feats[sender.long()], edge_attrs, weights)
     out = messages.new_zeros(rows, messages.shape[1])
     return out.index_add(0, receiver.long(), messages)
+
+
+def symmetric_contraction_reference(
+    problem: SymmetricContractionProblem,
+    node_feats: torch.Tensor,
+    coefficients: torch.Tensor,
+    node_attrs: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the contraction by its definition; parameters as in :func:`symmetric_contraction`.
+
+    The type of the operands is used, not that of the problem.
+    """
+    if node_attrs is not None:
+        coefficients = torch.einsum("ns,src->nrc", node_attrs, coefficients)
+    nodes, channels = node_feats.shape[:2]
+    blocks = [node_feats.new_zeros(nodes, channels, block.ir.dim) for block in problem.irreps_out]
+    for r, polynomial in enumerate(problem.polynomials):
+        components = []
+        for terms in polynomial.components:
+            total = node_feats.new_zeros(nodes, channels)
+            for value, indices in terms:
+                product = node_feats[..., indices[0]]
+                for i in indices[1:]:
+                    product = product * node_feats[..., i]
+                total = total + value * product
+            components.append(total * coefficients[:, r])
+        i_out = polynomial.i_out
+        blocks[i_out] = blocks[i_out] + torch.stack(components, -1)
+    return torch.cat([block.flatten(1) for block in blocks], 1)

@@ -6,6 +6,6 @@ The format of the file is described in ``FORMAT.md`` in this folder.
 from __future__ import annotations
 
 from .convert import ConversionOptions, convert_checkpoint, convert_model
-from .package import Package
+from .file import Package
 
 __all__ = ["ConversionOptions", "Package", "convert_checkpoint", "convert_model"]

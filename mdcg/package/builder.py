@@ -13,9 +13,48 @@ from ..errors import CheckpointError
 from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
 from .linear_map import LinearMap
-from .radial import Radial
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RadialLayer:
+    """``factor * activation(layer_norm(x @ weight + bias))``."""
+
+    weight: Array  # [n_in, n_out], all normalisation included
+    bias: Array | None = None  # [n_out]
+    norm: tuple[Array, Array, float] | None = None  # weight, bias and epsilon of a layer norm
+    activation: str = "none"  # a key of `e3nn_modules.ACTIVATIONS`
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Radial:
+    """A radial network."""
+
+    r_max: float | Array  # Å; an array [n_types, n_types] is by type of receiver and sender
+    # `kind` (bessel, gaussian, chebyshev) with its numbers and arrays; `argument`: "length" (or
+    # absent), transformed or not, or "normalized", the length over the cutoff
+    basis: Mapping[str, Any]
+    p: float  # exponent of the polynomial cutoff
+    layers: tuple[RadialLayer, ...]
+    transform: Mapping[str, Any] | None = None  # `kind` (agnesi, soft) with its numbers and arrays
+    cutoff_on: str = "basis"  # what is multiplied by the cutoff: "basis" or "weights"
+    # What is added to the input of the first activation: an array [n_types, n_hidden], or features
+    # with that many scalars.
+    sender: Any = None
+    receiver: Any = None
+
+    @property
+    def weight_numel(self) -> int:
+        """Number of outputs."""
+        return int(self.layers[-1].weight.shape[1])
+
+    @property
+    def by_type(self) -> bool:
+        """Whether the outputs are functions of the length and of the two types alone."""
+        ends = (self.sender, self.receiver)
+        return all(end is None or isinstance(end, np.ndarray) for end in ends)
 
 
 @dataclass(frozen=True)

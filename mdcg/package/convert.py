@@ -11,8 +11,7 @@ from .._version import __version__
 from ..errors import CheckpointError, PackageError, UnsupportedProblemError
 from ..problem.text import dtype_of
 from .builder import Builder
-from .file import file_sha256
-from .package import Package
+from .file import Package, file_sha256
 
 
 def outputs_in_place(model: Any) -> str:
@@ -94,10 +93,7 @@ def load_with_digest(path: Path) -> tuple[Any, str]:
 
 
 def convert_model(
-    model: Any,
-    options: ConversionOptions | None = None,
-    *,
-    source: tuple[str, str] | None = None,
+    model: Any, options: ConversionOptions | None = None, *, source: tuple[str, str] | None = None
 ) -> Package:
     """Convert a loaded model, which stays as it is; see :func:`convert_checkpoint`.
 

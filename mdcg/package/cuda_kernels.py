@@ -22,8 +22,6 @@ from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
-__all__ = ["PASSES", "cuda_passes", "host_source", "padded_problem", "text_key"]
-
 #: Passes of a layer: those of convolutions take weights of edges, or a table of their lengths.
 PASSES = ("forward", "backward", "table_forward", "table_backward")
 

@@ -32,7 +32,7 @@ def field_value(
 
 def lowest_values(model: Any) -> dict[str, int]:
     """Return the lowest value of each input of the structure that a model reads."""
-    from ..patch.nequip_inputs import categorical_fields
+    from ..patch.models import categorical_fields
 
     specs: Mapping[str, Mapping[str, Any]] = getattr(model, "embedding_specs", None) or {}
     found = {n: -spec.get("offset", 0) for n, spec in specs.items() if spec["per"] == "graph"}

@@ -22,15 +22,6 @@ from .._version import __version__
 from ..errors import OutputError, PackageError, UnsupportedProblemError
 from ..runtime.cache import why_not_kept
 
-__all__ = [
-    "SUFFIX",
-    "TARGETS",
-    "cache_kernels",
-    "check_targets",
-    "compile_kernels",
-    "device_refusal",
-]
-
 SUFFIX = ".mdcg-kernels"
 _UNSUPPORTED = 3  # MDCG_ERROR_UNSUPPORTED of mdcg.h
 #: Version of the manifest that is written.

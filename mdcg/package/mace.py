@@ -9,13 +9,102 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError, a_type
+from ..problem.irreps import Irreps
 from .builder import Builder, Features
-from .e3nn_modules import array, linear_map, real
+from .e3nn_modules import activation, array, gate_blocks, linear_map, real
 from .fields import embedded_fields, refuse_unknown
-from .mace_blocks import add_interaction, add_product
-from .mace_context import MaceContext
-from .mace_radial import pair_repulsion, radial_embedding
-from .mace_readouts import add_readout, vectors_of
+from .linear_map import LinearMap
+from .mace_blocks import MaceContext, add_interaction, add_product, pair_repulsion, radial_embedding
+
+
+def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
+    """Write a readout; the energy of the chosen head is its only channel."""
+    kind, at = type(readout).__name__, f"readouts.{number}"
+    if kind == "LinearReadoutBlock":
+        last = linear_map(readout.linear, f"{at}.linear")
+        return context.builder.linear(feats, _head(context, last, at), f"readout_{number}")
+    if kind in ("NonLinearReadoutBlock", "NonLinearBiasReadoutBlock"):
+        return _nonlinear(context, number, readout, feats)
+    if kind == "GeneralNonLinearBiasReadoutBlock":
+        last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
+        return _gated(context, number, readout, feats, ("linear_1", "linear_mid"), last)
+    if kind == "LinearDipoleReadoutBlock":
+        last = linear_map(readout.linear, f"{at}.linear")
+        return context.builder.linear(feats, last, f"readout_{number}")
+    if kind == "NonLinearDipoleReadoutBlock":
+        last = linear_map(readout.linear_2, f"{at}.linear_2")
+        return _gated(context, number, readout, feats, ("linear_1",), last)
+    raise UnsupportedProblemError(
+        f"{at} is {a_type(readout)}, expected a readout of energies or dipoles "
+        "(LinearReadoutBlock, NonLinearReadoutBlock, NonLinearBiasReadoutBlock, "
+        "GeneralNonLinearBiasReadoutBlock, LinearDipoleReadoutBlock, NonLinearDipoleReadoutBlock)"
+    )
+
+
+def vectors_of(context: MaceContext, number: int | str, site: Features) -> Features:
+    """Return the vectors of a readout that may give an energy as well."""
+    if len(site.irreps) == 1:
+        return site
+    vectors = LinearMap(site.irreps, Irreps.parse("1x1o"), {(1, 0): np.ones((1, 1))})
+    return context.builder.linear(site, vectors, f"dipole_{number}")
+
+
+def _head(context: MaceContext, last: LinearMap, at: str) -> LinearMap:
+    """Return the map to the chosen head only."""
+    if [(b.mul, b.ir.l, b.ir.p) for b in last.irreps_out] != [(context.n_heads, 0, 1)]:
+        raise UnsupportedProblemError(
+            f"{at} gives {last.irreps_out}, expected {context.n_heads}x0e, one energy per head"
+        )
+    return last.to_channels(slice(context.head, context.head + 1))
+
+
+def _nonlinear(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
+    builder, at = context.builder, f"readouts.{number}"
+    first = linear_map(readout.linear_1, f"{at}.linear_1")
+    last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
+    if len(first.irreps_out) != 1 or first.irreps_out[0].ir.l:
+        raise UnsupportedProblemError(
+            f"{at} has hidden features {first.irreps_out}, expected scalars of one kind"
+        )
+    middle = getattr(readout, "linear_mid", None)
+    (act,) = readout.non_linearity.acts
+    kind, factor = activation(act, f"{at}.non_linearity")
+    # hidden features of the other heads are masked; files from before heads have no such number
+    if getattr(readout, "num_heads", 1) > 1:
+        size = first.irreps_out[0].mul // context.n_heads
+        own = slice(context.head * size, (context.head + 1) * size)
+        first, last = first.to_channels(own), last.from_channels(own)
+    else:
+        own = slice(None)
+    maps = [first]
+    if middle is not None:
+        inner = linear_map(middle, f"{at}.linear_mid")
+        maps.append(inner.from_channels(own).to_channels(own))
+    for step, linear in enumerate(maps):
+        feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
+        rows = [(0, 0, kind, factor)]
+        feats = builder.gate(feats, feats.irreps, rows, [], f"activated_{number}_{step}")
+    return builder.linear(feats, last, f"readout_{number}")
+
+
+def _gated(
+    context: MaceContext,
+    number: int | str,
+    readout: Any,
+    feats: Features,
+    parts: tuple[str, ...],
+    last: LinearMap,
+) -> Features:
+    builder, at = context.builder, f"readouts.{number}"
+    gate = gate_blocks(readout.equivariant_nonlin, f"{at}.equivariant_nonlin")
+    for step, part in enumerate(parts):
+        linear = linear_map(getattr(readout, part), f"{at}.{part}").to_blocks(gate.irreps_in)
+        feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
+        feats = builder.gate(
+            feats, gate.irreps_out, gate.scalars, gate.gated, f"activated_{number}_{step}"
+        )
+    return builder.linear(feats, last, f"readout_{number}")
+
 
 #: Classes whose forward pass is converted here; others add or leave out terms.
 _MODELS = ("MACE", "ScaleShiftMACE", "EnergyDipolesMACE", "AtomicDipolesMACE")
@@ -61,7 +150,7 @@ def build_mace(
     has_dipoles = type(model).__name__.endswith("DipolesMACE")
     has_energy = hasattr(model, "atomic_energies_fn")
     embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
-    context = MaceContext(model, builder, columns, head, n_heads, embedding)
+    context = MaceContext(model, builder, columns, head, n_heads, *embedding)
 
     types = builder.table(f"{len(model.atomic_numbers)}x0e", context.one_hot)
     feats = builder.linear(types, linear_map(model.node_embedding.linear, "node_embedding"), "")

@@ -1,9 +1,10 @@
-"""Interaction and product blocks of MACE models."""
+"""Interaction and product blocks of MACE models, and their radial parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,153 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
-from .builder import Features
-from .e3nn_modules import array, convolution, linear_map, real, typed_linear_map
-from .gate import gate_blocks
+from .builder import Builder, Features, Radial, RadialLayer
+from .e3nn_modules import (
+    activation,
+    array,
+    convolution,
+    fully_connected,
+    gate_blocks,
+    linear_map,
+    real,
+    typed_linear_map,
+)
 from .linear_map import LinearMap
-from .mace_context import MaceContext
-from .mace_radial import radial_layers
-from .radial import Radial, RadialLayer
 
 Array = NDArray[np.float64]
+
+# Constants of mace's ZBLBasis.forward: Å per Bohr radius, e²/(4 pi eps0) in eV Å, exponents.
+_BOHR, _COULOMB = 0.529, 14.3996
+_EXPONENTS = (3.2, 0.9423, 0.4028, 0.2016)
+
+
+def radial_embedding(block: Any, numbers: NDArray[np.int_], r_max: float) -> tuple[Radial, int]:
+    """Read a ``RadialEmbeddingBlock``: what all radial networks begin with, and its size.
+
+    The atomic `numbers` are those of the types; `r_max` is that of the model in Å.
+    """
+    cutoff = block.cutoff_fn
+    if type(cutoff).__name__ != "PolynomialCutoff":
+        raise UnsupportedProblemError(f"cutoff_fn is {a_type(cutoff)}, expected PolynomialCutoff")
+    own = real(cutoff.r_max)
+    if abs(own - r_max) > 1e-6 * r_max:
+        raise UnsupportedProblemError(f"cutoff_fn ends at {own} Å, expected r_max, {r_max} Å")
+    basis, size = _basis(block.bessel_fn)
+    on = "basis" if getattr(block, "apply_cutoff", True) else "weights"
+    transform = getattr(block, "distance_transform", None)
+    transform = transform and _transform(transform, numbers)
+    return Radial(own, basis, int(cutoff.p), (), transform, on), size
+
+
+def _basis(module: Any) -> tuple[dict[str, Any], int]:
+    kind = type(module).__name__
+    if kind == "BesselBasis":
+        weights = array(module.bessel_weights).reshape(-1)
+        prefactor = real(module.prefactor)
+        return {"kind": "bessel", "weights": weights, "prefactor": prefactor}, len(weights)
+    if kind == "GaussianBasis":
+        centers = array(module.gaussian_weights).reshape(-1)
+        coefficient = real(module.coeff)
+        return {"kind": "gaussian", "centers": centers, "coefficient": coefficient}, len(centers)
+    if kind == "ChebychevBasis":
+        orders = array(module.n).reshape(-1)
+        if not np.array_equal(orders, np.arange(1, len(orders) + 1)):
+            raise UnsupportedProblemError(f"Chebyshev orders are {orders}, expected 1, 2, 3, ...")
+        return {"kind": "chebyshev", "order": len(orders)}, len(orders)
+    raise UnsupportedProblemError(
+        f"the radial basis is {a_type(module)}, expected Bessel, Gaussian or Chebyshev functions"
+    )
+
+
+def _transform(module: Any, numbers: NDArray[np.int_]) -> dict[str, Any]:
+    radii = array(module.covalent_radii)[numbers]
+    total = radii[:, None] + radii[None, :]
+    kind = type(module).__name__
+    if kind == "AgnesiTransform":
+        constants = {name: real(getattr(module, name)) for name in ("a", "q", "p")}
+        return {"kind": "agnesi", **constants, "r_0": 0.5 * total}
+    if kind == "SoftTransform":
+        return {"kind": "soft", "alpha": real(module.alpha), "r_0": total}
+    raise UnsupportedProblemError(
+        f"distances are transformed by {a_type(module)}, expected AgnesiTransform or SoftTransform"
+    )
+
+
+def pair_repulsion(module: Any, numbers: NDArray[np.int_], scale: float) -> dict[str, Any]:
+    """Read a ``ZBLBasis``: fields of a ``pair_energy`` layer, every matrix by pairs of types."""
+    if type(module).__name__ != "ZBLBasis":
+        raise UnsupportedProblemError(f"pair_repulsion_fn is {a_type(module)}, expected ZBLBasis")
+    z = numbers.astype(np.float64)
+    power = z ** real(module.a_exp)
+    radii = array(module.covalent_radii)[numbers]
+    return {
+        "factor": 0.5 * scale * _COULOMB * z[:, None] * z[None, :],
+        "a": real(module.a_prefactor) * _BOHR / (power[:, None] + power[None, :]),
+        "coefficients": [float(c) for c in array(module.c).reshape(-1)],
+        "exponents": list(_EXPONENTS),
+        "p": int(module.p),
+        "r_max": radii[:, None] + radii[None, :],
+    }
+
+
+def radial_layers(net: Any, name: str) -> tuple[RadialLayer, ...]:
+    """Read the network of an interaction block, a ``FullyConnectedNet`` or a ``RadialMLP``."""
+    kind = type(net).__name__
+    if kind == "FullyConnectedNet":
+        return fully_connected(net, name)
+    if kind == "RadialMLP":
+        return _radial_mlp(list(net.net), name)
+    raise UnsupportedProblemError(
+        f"{name} is {a_type(net)}, expected a FullyConnectedNet or a RadialMLP"
+    )
+
+
+def _radial_mlp(modules: list[Any], name: str) -> tuple[RadialLayer, ...]:
+    layers: list[RadialLayer] = []
+    while modules:
+        linear = modules.pop(0)
+        if type(linear).__name__ != "Linear":
+            raise UnsupportedProblemError(
+                f"{name} has {a_type(linear)} where a Linear was expected"
+            )
+        weight = array(linear.weight).T
+        bias = None if linear.bias is None else array(linear.bias)
+        norm, kind, factor = None, "none", 1.0
+        if modules and type(modules[0]).__name__ == "LayerNorm":
+            layer = modules.pop(0)
+            if tuple(layer.normalized_shape) != (weight.shape[1],):
+                raise UnsupportedProblemError(f"{name} has a LayerNorm of another width")
+            one = np.ones(weight.shape[1])
+            norm = (
+                one if layer.weight is None else array(layer.weight),
+                0.0 * one if layer.bias is None else array(layer.bias),
+                float(layer.eps),
+            )
+        if modules and type(modules[0]).__name__ != "Linear":
+            kind, factor = activation(modules.pop(0), name)
+        layers.append(RadialLayer(weight, bias, norm, kind, factor))
+    return tuple(layers)
+
+
 _Parts = tuple[Features, Features | None]
+
+
+@dataclass(frozen=True)
+class MaceContext:
+    """The facts that all parts of a model's conversion need."""
+
+    model: Any
+    builder: Builder
+    columns: list[int]  # of the model's one-hot vectors, which become the types in this order
+    head: int  # the one that is converted
+    n_heads: int
+    embedding: Radial  # of lengths, before the layers of each network
+    embedding_size: int
+
+    @property
+    def one_hot(self) -> NDArray[np.float64]:
+        """The model's one-hot vector of each type, shape (n_types, number of elements)."""
+        return np.eye(len(self.model.atomic_numbers))[self.columns]
 
 
 def add_interaction(context: MaceContext, number: int, block: Any, feats: Features) -> _Parts:
@@ -76,7 +214,7 @@ class _Block:
         takes the rows of the first weight matrix which multiply them.
         """
         layers = list(radial_layers(getattr(self.module, part), self.at(part)))
-        first, size = layers[0], self.context.radial.size
+        first, size = layers[0], self.context.embedding_size
         weight = first.weight
         ends: list[Any] = []
         used = size
@@ -95,7 +233,9 @@ class _Block:
         if bias is not None and isinstance(ends[1], np.ndarray):
             ends[1], bias = ends[1] + bias, None
         layers[0] = RadialLayer(weight[:size], bias, first.norm, first.activation, first.factor)
-        return self.context.radial.network(tuple(layers), sender=ends[0], receiver=ends[1])
+        return replace(
+            self.context.embedding, layers=tuple(layers), sender=ends[0], receiver=ends[1]
+        )
 
     def neighbors(self) -> float:
         """Return what the sum over neighbours is divided by."""
@@ -113,32 +253,25 @@ def _then_typed(linear: LinearMap, typed: LinearMap) -> list[LinearMap]:
     return [both] if both.num_weights <= linear.num_weights + typed.num_weights else [linear, typed]
 
 
-def _agnostic(block: _Block, feats: Features) -> _Parts:
+def _plain(block: _Block, feats: Features, *, residual: bool, by_density: bool) -> _Parts:
+    """Convert a block with a linear layer after the convolution.
+
+    The typed product acts on the features (`residual`) or on the message, which is divided by a
+    density of neighbours (`by_density`) or by their average number.
+    """
+    typed, skip, density = block.typed("skip_tp"), None, None
+    if residual:
+        skip = block.builder.linear(feats, typed, block.name("skip"))
+    if by_density:
+        density = block.density()
     message = block.conv(feats)
-    maps = _then_typed(
-        block.linear("linear").scaled(1.0 / block.neighbors()), block.typed("skip_tp")
-    )
-    return _apply(block, message, maps), None
-
-
-def _residual(block: _Block, feats: Features) -> _Parts:
-    skip = block.builder.linear(feats, block.typed("skip_tp"), block.name("skip"))
-    message = block.conv(feats)
-    return _apply(block, message, [block.linear("linear").scaled(1.0 / block.neighbors())]), skip
-
-
-def _density(block: _Block, feats: Features) -> _Parts:
-    density, message = block.density(), block.conv(feats)
-    # a number for each node commutes with linear maps
-    message = _apply(block, message, _then_typed(block.linear("linear"), block.typed("skip_tp")))
-    return block.builder.normalize(message, density, 1.0, 1.0, block.name("normalized")), None
-
-
-def _density_residual(block: _Block, feats: Features) -> _Parts:
-    skip = block.builder.linear(feats, block.typed("skip_tp"), block.name("skip"))
-    density, message = block.density(), block.conv(feats)
-    message = _apply(block, message, [block.linear("linear")])
-    return block.builder.normalize(message, density, 1.0, 1.0, block.name("normalized")), skip
+    linear = block.linear("linear")
+    if density is None:
+        linear = linear.scaled(1.0 / block.neighbors())
+    message = _apply(block, message, [linear] if residual else _then_typed(linear, typed))
+    if density is not None:  # a number for each node commutes with linear maps
+        message = block.builder.normalize(message, density, 1.0, 1.0, block.name("normalized"))
+    return message, skip
 
 
 def _attention_residual(block: _Block, feats: Features) -> _Parts:
@@ -166,9 +299,7 @@ def _nonlinear(block: _Block, feats: Features) -> _Parts:
     up = block.linear("linear_up")
     gate = gate_blocks(module.equivariant_nonlin, block.at("equivariant_nonlin"))
     residual = builder.linear(
-        feats,
-        up.then(block.linear("linear_res")).to_blocks(gate.irreps_in),
-        block.name("residual"),
+        feats, up.then(block.linear("linear_res")).to_blocks(gate.irreps_in), block.name("residual")
     )
     ends = {
         end: _type_embedding(block, f"{part}_embedding")
@@ -200,10 +331,10 @@ def _apply(block: _Block, message: Features, maps: list[LinearMap]) -> Features:
 
 
 _BLOCKS: dict[str, Callable[[_Block, Features], _Parts]] = {
-    "RealAgnosticInteractionBlock": _agnostic,
-    "RealAgnosticResidualInteractionBlock": _residual,
-    "RealAgnosticDensityInteractionBlock": _density,
-    "RealAgnosticDensityResidualInteractionBlock": _density_residual,
+    "RealAgnosticInteractionBlock": partial(_plain, residual=False, by_density=False),
+    "RealAgnosticResidualInteractionBlock": partial(_plain, residual=True, by_density=False),
+    "RealAgnosticDensityInteractionBlock": partial(_plain, residual=False, by_density=True),
+    "RealAgnosticDensityResidualInteractionBlock": partial(_plain, residual=True, by_density=True),
     "RealAgnosticAttResidualInteractionBlock": _attention_residual,
     "RealAgnosticResidualNonLinearInteractionBlock": _nonlinear,
 }

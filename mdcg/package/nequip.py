@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
-from .builder import Builder, Features
-from .e3nn_modules import activation, array, convolution, linear_map, typed_linear_map
+from .builder import Builder, Features, Radial, RadialLayer
+from .e3nn_modules import activation, array, convolution, gate_blocks, linear_map, typed_linear_map
 from .fields import field_value, refuse_unknown
-from .gate import gate_blocks
 from .linear_map import LinearMap
-from .radial import Radial, RadialLayer
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import VerificationError
-from .package import Package
+from .file import Package, engine_checks
 
 if TYPE_CHECKING:
     from ..patch import ModelInfo, VerificationReport
@@ -46,16 +46,14 @@ def verify_package(
     :func:`package_reference`. The engine runs on `device`, the original where it is.
     """
     from ..patch import model_info
-    from ..patch.hosts import lacks_radial_derivative
+    from ..patch.models import lacks_radial_derivative
     from ..patch.verify import compare
 
     package = Package.open(path)
     if reference is None:
         reference = package_reference(package, original, head=head, systems=systems)
-    try:
+    with engine_checks(VerificationError, "the engine does not open the package: "):
         engine = _core.Model(str(path), device=device, kernels=kernels)
-    except _core.EngineError as error:
-        raise VerificationError(f"the engine does not open the package: {error}") from error
     types = {kind: number for number, kind in enumerate(_kinds(package, model_info(original)))}
     found = [_evaluate(engine, types, package, known.system) for known in reference.structures]
     report = compare(reference, found, atol_forces=atol_forces)
@@ -74,7 +72,7 @@ def package_reference(
     import torch
 
     from ..patch import model_info
-    from ..patch.hosts import copy_in_dtype, lacks_radial_derivative, with_radial_derivative
+    from ..patch.models import copy_in_dtype, lacks_radial_derivative, with_radial_derivative
     from ..patch.systems import verification_systems
     from ..patch.verify import evaluate_reference
 
@@ -108,12 +106,14 @@ def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: St
     """Return the engine's results for a structure under MACE's names."""
     import torch
 
-    from ..patch.mace_inputs import complete_cell
+    from ..patch.models import complete_cell
 
     energies, dipoles = package.has_energies, package.has_dipoles
     cell = complete_cell(system.cell, system.pbc)
     numbers = np.array([types[int(kind)] for kind in system.atomic_numbers], np.int32)
-    try:
+    with engine_checks(
+        VerificationError, f"the engine does not run on the {system.name} structure: "
+    ):
         found = model.evaluate(
             system.positions,
             numbers,
@@ -123,10 +123,6 @@ def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: St
             virial=energies,
             descriptors=dipoles,
         )
-    except _core.EngineError as error:
-        raise VerificationError(
-            f"the engine does not run on the {system.name} structure: {error}"
-        ) from error
     values: dict[str, Any] = {}
     if energies:
         values |= {"energy": np.array([found["energy"]]), "forces": found["forces"]}

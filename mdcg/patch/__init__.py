@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from .copies import copy_model
-from .hosts import model_info
 from .loader import load_model
-from .mace_inputs import ModelInfo, mace_batch, mace_info, neighbor_list
-from .nequip_inputs import is_nequip, nequip_batch, nequip_info
+from .models import (
+    ModelInfo,
+    copy_model,
+    is_nequip,
+    mace_batch,
+    mace_info,
+    model_info,
+    model_record,
+    neighbor_list,
+    nequip_batch,
+    nequip_info,
+    set_model_record,
+)
 from .patching import inspect_model, is_patched, patch_model, unpatch_model
-from .record import model_record, set_model_record
 from .report import LayerReport, PatchReport
 from .verify import VerificationReport, verify_patch
 

@@ -36,8 +36,7 @@ class _Grouped(WithoutTorchScript):
         module: Any = self
         if weight is None and can_group(x, y):
             return self._product().grouped(x, y, module.weight)
-        rows: torch.Tensor = super().forward(x, y, weight)
-        return rows
+        return super().forward(x, y, weight)
 
     def _product(self) -> SpeciesProduct:
         module: Any = self
@@ -56,9 +55,7 @@ class FusedFullyConnectedTensorProduct(_Grouped, o3.FullyConnectedTensorProduct)
     """
 
 
-_of_stock: dict[type, type] = {
-    o3.FullyConnectedTensorProduct: FusedFullyConnectedTensorProduct,
-}
+_of_stock: dict[type, type] = {o3.FullyConnectedTensorProduct: FusedFullyConnectedTensorProduct}
 
 
 def fused_class(stock: type) -> type:

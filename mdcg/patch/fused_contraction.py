@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import UnsupportedProblemError
-from ..ops.contraction import symmetric_contraction
+from ..ops.functional import symmetric_contraction
 from ..problem import FoldedTensors, SymmetricContractionProblem
 from ._frameworks import import_mace
 from .fused_state import FusedState
@@ -157,8 +157,7 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
         return state
 
     def _any_buffer(self) -> torch.Tensor:
-        like: torch.Tensor = self.contractions[0].weights_max
-        return like
+        return self.contractions[0].weights_max
 
     def _buffer_holders(self) -> Sequence[torch.nn.Module]:
         return tuple(self.contractions)

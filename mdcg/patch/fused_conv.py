@@ -36,8 +36,7 @@ class FusedConvTensorProduct(FusedConvState, o3.TensorProduct):  # type: ignore[
         if edge_index is None:
             if isinstance(weight, PendingWeights):
                 weight = weight.compute()
-            rows: torch.Tensor = super().forward(x, y, weight)
-            return rows
+            return super().forward(x, y, weight)
         if torch.is_autocast_enabled(x.device.type):
             # autocast may have converted some of them to bfloat16
             x, y = x.to(self.output_mask.dtype), y.to(self.output_mask.dtype)

@@ -52,28 +52,17 @@ class FusedState(WithoutTorchScript):
     """Base class of patched layers, which goes before the stock class.
 
     A layer keeps the description of its kernels as text. It derives the text again after the
-    buffers change through ``load_state_dict`` or a change of dtype.
-    """
+    buffers change through ``load_state_dict`` or a change of dtype. Subclasses have these methods:
 
-    def _any_buffer(self) -> torch.Tensor:
-        """Return one buffer; all buffers have its dtype and device."""
-        raise NotImplementedError
+    - ``_any_buffer`` returns one buffer; all buffers have its dtype and device.
+    - ``_drop_text`` drops the text, so that the next call derives it from the buffers.
+    - ``_derive_text`` derives the text from the buffers, or raises UnsupportedProblemError.
+    - ``_prepare`` prepares the layer, so that torch.compile can trace its first call.
+    """
 
     def _buffer_holders(self) -> Sequence[torch.nn.Module]:
         """Return the submodules that hold the buffers; empty if the layer holds them itself."""
         return ()
-
-    def _drop_text(self) -> None:
-        """Drop the text, so that the next call derives it from the buffers."""
-        raise NotImplementedError
-
-    def _derive_text(self) -> str:
-        """Derive the text from the buffers, or raise UnsupportedProblemError."""
-        raise NotImplementedError
-
-    def _prepare(self) -> Any:
-        """Prepare the layer, so that torch.compile can trace its first call."""
-        raise NotImplementedError
 
     def _current_text(self, text: str) -> str:
         """Return the text, derived again if buffers have changed since it was made."""
@@ -112,17 +101,15 @@ class FusedState(WithoutTorchScript):
 
 
 class FusedConvState(FusedState):
-    """A layer whose text is the JSON of its convolution problem."""
+    """A layer whose text is the JSON of its convolution problem.
+
+    Subclasses have a method ``_product``, which returns the e3nn tensor product.
+    """
 
     _mdcg_problem = ""
 
-    def _product(self) -> Any:
-        """Return the e3nn tensor product."""
-        raise NotImplementedError
-
     def _any_buffer(self) -> torch.Tensor:
-        mask: torch.Tensor = self._product().output_mask
-        return mask
+        return self._product().output_mask
 
     def _drop_text(self) -> None:
         self._mdcg_problem = ""

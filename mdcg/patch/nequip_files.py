@@ -123,9 +123,7 @@ def nequip_state() -> Iterator[None]:
     newer = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 10)
     try:
         e3nn.set_optimization_defaults(
-            specialized_code=True,
-            optimize_einsums=True,
-            jit_mode="eager" if newer else "script",
+            specialized_code=True, optimize_einsums=True, jit_mode="eager" if newer else "script"
         )
         state._GLOBAL_STATE_INITIALIZED = True
         with default_dtype(torch.float64), torch.random.fork_rng(devices=[]):
@@ -175,8 +173,8 @@ def revive(models: torch.nn.Module, record: str) -> torch.nn.Module:
 
     Packages from mdcg-patch name this function, so it may not move.
     """
+    from .models import set_model_record
     from .patching import apply_patch
-    from .record import set_model_record
 
     facts = json.loads(record)
     for model in models.children():

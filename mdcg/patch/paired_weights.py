@@ -33,8 +33,7 @@ class PendingWeights:
 
     def compute(self) -> torch.Tensor:
         """Return one row of weights per edge."""
-        weights: torch.Tensor = self.network(self.features)
-        return weights
+        return self.network(self.features)
 
     @classmethod
     def __torch_function__(
@@ -49,8 +48,7 @@ class PendingWeights:
         return function(*ready, **named)
 
     def __mul__(self, other: Any) -> torch.Tensor:
-        product: torch.Tensor = self.compute() * other
-        return product
+        return self.compute() * other
 
     __rmul__ = __mul__
 
@@ -74,8 +72,7 @@ class DeferredRadialNetwork(torch.nn.Module):
         return PendingWeights(self._weights, features)
 
     def _weights(self, rows: torch.Tensor) -> torch.Tensor:
-        weights: torch.Tensor = self._mdcg_stock.forward(self, rows)
-        return weights
+        return self._mdcg_stock.forward(self, rows)
 
     def __iter__(self) -> Iterator[torch.nn.Module]:
         """Iterate over the layers, as e3nn's networks (``torch.nn.Sequential``) do."""

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from ..errors import MdcgError, UnsupportedProblemError, VerificationError, a_type
-from . import mace, nequip
 from .checkpoint_kind import ALLEGRO
-from .layer import Layer, describe
-from .record import clear_record
+from .layers import Layer, describe, find_mace_layers, find_nequip_layers
+from .models import clear_record
 from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
 
 log = logging.getLogger("mdcg")
 
-_ADAPTERS = (mace.find_layers, nequip.find_layers)
+_FINDERS = (find_mace_layers, find_nequip_layers)
 _NODE_LEVEL = "works on nodes, not on edges, and takes a small part of the time"
 
 
@@ -122,7 +121,7 @@ class _Found:
 
 
 def _layers(model: torch.nn.Module) -> Iterator[Layer]:
-    for find in _ADAPTERS:
+    for find in _FINDERS:
         yield from find(model)
 
 

@@ -10,7 +10,7 @@ import torch
 from ..errors import VerificationError
 from ..ops import conv
 from ..problem import ConvProblem
-from .copies import copy_model
+from .models import copy_model
 
 #: Largest relative difference; a wrong sign or path weight gives 1e-2 and more.
 LIMITS = {torch.float64: 1e-11, torch.float32: 5e-5}
@@ -115,10 +115,7 @@ def compare(
 
 
 def _value_and_gradients(
-    function: Callable[..., Tensor],
-    inputs: Sequence[Tensor],
-    cotangent: Tensor,
-    dtype: torch.dtype,
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], cotangent: Tensor, dtype: torch.dtype
 ) -> list[Tensor]:
     leaves = [value.detach().clone().to(dtype).requires_grad_() for value in inputs]
     value = function(*leaves)

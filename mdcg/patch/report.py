@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import format_table
@@ -13,6 +13,11 @@ ALREADY = "already patched"
 PATCHABLE = "can be patched"
 REFUSED = "not patched"
 LEFT = "left as is"
+
+# Fields of a layer that tables show.
+_COLUMNS = (
+    *("name", "irreps_in1", "irreps_in2", "irreps_out", "paths", "nnz", "weight_numel", "status"),
+)
 
 
 @dataclass(frozen=True)
@@ -99,29 +104,14 @@ class PatchReport:
         }
 
     def __str__(self) -> str:
-        rows = [
-            (
-                layer.name,
-                layer.irreps_in1,
-                layer.irreps_in2,
-                layer.irreps_out,
-                str(layer.paths),
-                str(layer.nnz),
-                str(layer.weight_numel),
-                f"{layer.status}: {layer.reason}" if layer.status == REFUSED else layer.status,
-            )
+        shown = [
+            replace(layer, status=f"{REFUSED}: {layer.reason}")
+            if layer.status == REFUSED
+            else layer
             for layer in self.layers
         ]
-        header = (
-            "layer",
-            "irreps_in1",
-            "irreps_in2",
-            "irreps_out",
-            "paths",
-            "nnz",
-            "weights",
-            "status",
-        )
+        rows = [[str(getattr(layer, name)) for name in _COLUMNS] for layer in shown]
+        header = ("layer", *_COLUMNS[1:6], "weights", "status")
         notes = {layer.reason: None for layer in self.layers if layer.status == LEFT}
         return "\n".join(
             [format_table(header, rows, right=(4, 5, 6)), *(f"{LEFT}: {n}" for n in notes)]

@@ -16,8 +16,8 @@ import threading
 from dataclasses import dataclass
 
 import torch
-from torch.autograd import forward_ad
 
+from ..ops.autograd import readable
 from ..problem import ConvProblem
 
 #: Grouping pays if there are this many times fewer distinct rows than rows.
@@ -153,18 +153,10 @@ def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
 def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether to look for equal rows of y.
 
-    This is False where y needs a gradient, and where its values cannot be read: under
-    torch.compile, export, ``torch.func`` transforms, autocast, and during capture of a CUDA graph.
+    This is False where y needs a gradient, where its values cannot be read, and during capture of a
+    CUDA graph.
     """
-    if y.requires_grad or type(y) is not torch.Tensor or type(x) is not torch.Tensor:
-        return False
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    if torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
-        return False
-    if forward_ad.unpack_dual(y).tangent is not None:  # type: ignore[no-untyped-call]
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled(x.device.type):
+    if y.requires_grad or not readable(x, y):
         return False
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False  # a captured graph must not depend on values

@@ -69,11 +69,7 @@ def verification_systems(
     atoms = lattice(2, 2, 2)
     lonely = atoms.max(axis=0) + 3.0 * r_max  # one atom without neighbours
     molecule = Structure(
-        "molecule",
-        numbers(9),
-        np.vstack([atoms, lonely]),
-        np.zeros((3, 3)),
-        (False, False, False),
+        "molecule", numbers(9), np.vstack([atoms, lonely]), np.zeros((3, 3)), (False, False, False)
     )
     names = symbols or [chemical_symbols[z] for z in elements]
     # types whose names are no elements get the radius of carbon

@@ -13,8 +13,7 @@ import torch
 
 from ..errors import MdcgError, VerificationError, format_table
 from ._frameworks import default_dtype
-from .hosts import copy_in_dtype, evaluate_structure, frozen, model_info
-from .mace_inputs import ModelInfo
+from .models import ModelInfo, copy_in_dtype, evaluate_structure, frozen, model_info
 from .systems import Structure, verification_systems
 
 log = logging.getLogger("mdcg")
@@ -114,28 +113,15 @@ class VerificationReport:
     def __str__(self) -> str:
         rows = [
             (
-                d.system,
-                str(d.n_atoms),
-                str(d.n_edges),
-                d.quantity,
-                f"{d.error:.1e}",
-                "" if d.own_error is None else f"{d.own_error:.1e}",
-                f"{d.limit:.1e}",
-                d.unit,
-                "ok" if d.passed else "FAIL",
+                *(d.system, str(d.n_atoms), str(d.n_edges), d.quantity, f"{d.error:.1e}"),
+                *("" if d.own_error is None else f"{d.own_error:.1e}", f"{d.limit:.1e}"),
+                *(d.unit, "ok" if d.passed else "FAIL"),
             )
             for d in self.deviations
         ]
         header = (
-            "system",
-            "atoms",
-            "edges",
-            "output",
-            "error",
-            "original's own",
-            "limit",
-            "unit",
-            "",
+            *("system", "atoms", "edges", "output"),
+            *("error", "original's own", "limit", "unit", ""),
         )
         return format_table(header, rows, right=(1, 2, 4, 5, 6))
 
@@ -190,10 +176,25 @@ class Reference:
 
 @dataclass(frozen=True)
 class _Known:
+    """One structure, and the outputs of the original on it."""
+
     system: Structure
     n_edges: int
     own: Outputs
     truth: Outputs  # in float64
+
+    def size(self, name: str) -> float:
+        """Return the magnitude of an output, at least `_SMALL`."""
+        value = self.truth[name]
+        return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
+
+    def atoms(self, name: str) -> int:
+        """Return the number of atoms that an output is divided by."""
+        return len(self.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
+
+    def own_error(self, name: str) -> float:
+        """Return how far the original is from itself in float64."""
+        return _largest(self.own[name], self.truth[name]) / self.atoms(name)
 
 
 def evaluate_reference(
@@ -229,10 +230,39 @@ def compare(
     reference: Reference, found: Sequence[Outputs], *, atol_forces: float | None = None
 ) -> VerificationReport:
     """Compare outputs in float64 with a reference, within the limits of :func:`verify_patch`."""
-    runs = [_Run(*pair) for pair in zip(reference.structures, found, strict=True)]
-    deviations = _compare(runs, reference.dtype == torch.float32, atol_forces)
+    single = reference.dtype == torch.float32
+    rounding = _ROUNDING[torch.float32 if single else torch.float64]
+    # one structure can agree by luck, so the worst ones set the errors
+    absolute, relative = {}, {}
+    for name in QUANTITIES:
+        having = [known for known in reference.structures if name in known.truth]
+        sizes = [known.size(name) for known in having]
+        errors = [known.own_error(name) for known in having]
+        # an error where forces are huge says nothing about the other structures
+        usual = median(sizes or [0.0])
+        parts = [error / size for error, size in zip(errors, sizes, strict=True)]
+        absolute[name] = max(map(min, errors, [part * usual for part in parts]), default=0.0)
+        relative[name] = max(parts, default=0.0)
+    rows = []
+    for known, got in zip(reference.structures, found, strict=True):
+        system, n_atoms = known.system, len(known.system.atomic_numbers)
+        for name, truth in known.truth.items():
+            quantity, size = QUANTITIES[name], known.size(name)
+            error = _largest(got.get(name), truth) / known.atoms(name)
+            own = known.own_error(name) if single else None
+            limit = rounding * size
+            if quantity.per_atom:
+                limit *= 0.1  # much of an energy is that of free atoms
+            if own is None:
+                limit += quantity.atol
+            else:
+                limit += 2.0 * max(absolute[name], relative[name] * size)
+            if name == "forces" and atol_forces is not None:
+                limit = atol_forces
+            facts = (system.name, name, quantity.unit, n_atoms, known.n_edges)
+            rows.append(Deviation(*facts, error, own, limit))
     dtype = str(reference.dtype).removeprefix("torch.")
-    return VerificationReport(dtype, str(reference.device), deviations)
+    return VerificationReport(dtype, str(reference.device), tuple(rows))
 
 
 def evaluate_outputs(
@@ -282,72 +312,6 @@ def _as_in_dynamics(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One structure through what is compared and through the original."""
-
-    known: _Known
-    got: Outputs
-
-    def size(self, name: str) -> float:
-        """Return the magnitude of an output, at least `_SMALL`."""
-        value = self.known.truth[name]
-        return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
-
-    def atoms(self, name: str) -> int:
-        """Return the number of atoms that an output is divided by."""
-        return len(self.known.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
-
-    def own_error(self, name: str) -> float:
-        """Return how far the original is from itself in float64."""
-        return _largest(self.known.own[name], self.known.truth[name]) / self.atoms(name)
-
-
-def _compare(
-    runs: Sequence[_Run], single: bool, atol_forces: float | None
-) -> tuple[Deviation, ...]:
-    rounding = _ROUNDING[torch.float32 if single else torch.float64]
-    # one structure can agree by luck, so the worst ones set the errors
-    absolute, relative = {}, {}
-    for name in QUANTITIES:
-        having = [run for run in runs if name in run.known.truth]
-        sizes = [run.size(name) for run in having]
-        errors = [run.own_error(name) for run in having]
-        # an error where forces are huge says nothing about the other structures
-        usual = median(sizes or [0.0])
-        parts = [error / size for error, size in zip(errors, sizes, strict=True)]
-        absolute[name] = max(map(min, errors, [part * usual for part in parts]), default=0.0)
-        relative[name] = max(parts, default=0.0)
-    rows = []
-    for run in runs:
-        for name, reference in run.known.truth.items():
-            quantity, size = QUANTITIES[name], run.size(name)
-            error = _largest(run.got.get(name), reference) / run.atoms(name)
-            own = run.own_error(name) if single else None
-            limit = rounding * size
-            if quantity.per_atom:
-                limit *= 0.1  # much of an energy is that of free atoms
-            if own is None:
-                limit += quantity.atol
-            else:
-                limit += 2.0 * max(absolute[name], relative[name] * size)
-            if name == "forces" and atol_forces is not None:
-                limit = atol_forces
-            rows.append(
-                Deviation(
-                    run.known.system.name,
-                    name,
-                    quantity.unit,
-                    len(run.known.system.atomic_numbers),
-                    run.known.n_edges,
-                    error,
-                    own,
-                    limit,
-                )
-            )
-    return tuple(rows)
 
 
 def _largest(a: torch.Tensor | None, b: torch.Tensor) -> float:

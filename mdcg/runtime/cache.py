@@ -15,17 +15,6 @@ from .. import _core
 from .._version import __version__
 from ..errors import KernelCompileError, OutputError
 
-__all__ = [
-    "announce_compilation",
-    "cache_dir",
-    "cache_size",
-    "clear_cache",
-    "find_or_compile",
-    "log_cache_warning",
-    "warn_once",
-    "why_not_kept",
-]
-
 _log = logging.getLogger("mdcg")
 _core.set_notice(lambda sentence: _log.warning("%s", sentence))
 _logged: set[str] = set()

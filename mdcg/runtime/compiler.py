@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import shutil
 import threading
@@ -17,15 +16,6 @@ from pathlib import Path
 from .. import _core, env
 from ..errors import KernelCompileError
 from .cache import announce_compilation, find_or_compile
-
-__all__ = [
-    "CompileStatistics",
-    "build_host_kernels",
-    "find_compiler",
-    "load_host_kernel",
-    "statistics",
-    "usable_cores",
-]
 
 _log = logging.getLogger("mdcg")
 
@@ -46,8 +36,6 @@ class CompileStatistics:
 
     compiled: int = 0  # kernels compiled here
     loaded: int = 0  # kernels loaded in all
-    compile_seconds: float = 0.0  # wall time
-    load_seconds: float = 0.0
 
 
 _statistics = CompileStatistics()
@@ -64,16 +52,14 @@ def count_compiled(source: str, target: str, seconds: float) -> None:
     """Count and log a kernel that was compiled; the first line of its text says what it is."""
     with _lock:
         _statistics.compiled += 1
-        _statistics.compile_seconds += seconds
     name = source.partition("\n")[0].removeprefix("// ")
     _log.info("compiled kernel for %s in %.1f s (%s)", target, seconds, name)
 
 
-def count_loaded(source: str, seconds: float) -> None:
+def count_loaded(source: str) -> None:
     """Count a kernel that was loaded, and log where its text is if ``MDCG_DEBUG`` is set."""
     with _lock:
         _statistics.loaded += 1
-        _statistics.load_seconds += seconds
     if env.debug():
         _log.info("loaded the kernel of %s", source)
 
@@ -102,11 +88,6 @@ def find_compiler() -> list[str]:
         "install one, for example with 'apt install g++', or set MDCG_CACHE_DIR to a folder "
         "that holds the compiled kernels"
     )
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
@@ -150,7 +131,7 @@ def build_host_kernels(
         return find_or_compile(cache, keys[source], partial(_compile, source, flags), stop).binary
 
     longest_first = sorted(keys, key=len, reverse=True)
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(env.usable_cores()) as pool:
         try:
             made = dict(zip(longest_first, pool.map(build, longest_first), strict=True))
         except BaseException:
@@ -174,7 +155,6 @@ def load_host_kernel(
             return _libraries[key]
     for attempt in (1, 2):
         kernel = find_or_compile(cache, key, partial(_compile, source, flags))
-        start = time.perf_counter()
         try:
             library = kernel.load()
             for name in symbols:
@@ -188,7 +168,7 @@ def load_host_kernel(
                     "on a file system that allows execution, or set MDCG_CACHE_DIR or MDCG_CXX"
                 ) from error
             continue
-        count_loaded(f"{kernel.folder}/kernel.cpp", time.perf_counter() - start)
+        count_loaded(f"{kernel.folder}/kernel.cpp")
         with _lock:
             return _libraries.setdefault(key, library)
     raise AssertionError("unreachable")

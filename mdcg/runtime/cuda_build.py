@@ -15,12 +15,11 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from .. import _core
+from ..env import usable_cores
 from ..errors import KernelCompileError
 from .cache import announce_compilation, find_or_compile
-from .compiler import count_compiled, count_loaded, usable_cores
+from .compiler import count_compiled, count_loaded
 from .nvrtc import FLAGS, compile_cuda, nvrtc_for
-
-__all__ = ["discard_cuda_kernel", "load_cuda_kernels", "start_cuda_kernel"]
 
 _BINARY = "kernel.cubin"
 
@@ -90,10 +89,8 @@ def _build(source: str, target: str, folder: Path) -> None:
 def _load(source: str, target: str, key: str) -> bytes:
     cache = _core.KernelCache(target, _BINARY)
     kernel = find_or_compile(cache, key, lambda folder: _build(source, target, folder))
-    start = time.perf_counter()
-    cubin = kernel.binary
-    count_loaded(f"{kernel.folder}/kernel.cu", time.perf_counter() - start)
-    return cubin
+    count_loaded(f"{kernel.folder}/kernel.cu")
+    return kernel.binary
 
 
 def start_cuda_kernel(source: str, target: str) -> Future[bytes]:

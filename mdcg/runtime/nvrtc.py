@@ -11,8 +11,6 @@ from pathlib import Path
 from .. import _core, env
 from ..errors import KernelCompileError
 
-__all__ = ["FLAGS", "compile_cuda", "find_nvrtc", "nvrtc_for"]
-
 # Default arithmetic: no fast-math, multiplications and additions contracted as C compilers do.
 FLAGS = ("--std=c++17", "-default-device", "--disable-warnings")
 

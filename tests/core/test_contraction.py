@@ -11,8 +11,9 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from mdcg.codegen.contraction.program import ContractionSpec
-from mdcg.ops.contraction import symmetric_contraction, symmetric_contraction_reference
 from mdcg.ops.contraction_kernels import HostContraction
+from mdcg.ops.functional import symmetric_contraction
+from mdcg.ops.reference import symmetric_contraction_reference
 from mdcg.plan.contraction import HostContractionPlan
 from mdcg.problem import Polynomial, SymmetricContractionProblem
 

@@ -17,8 +17,7 @@ from mdcg.plan.contraction import (
     plan_contraction_host,
 )
 from mdcg.problem import Polynomial, SymmetricContractionProblem
-from mdcg.runtime import find_nvrtc
-from mdcg.runtime.nvrtc import compile_cuda
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..covering import covering
 from .contraction_helpers import random_contraction

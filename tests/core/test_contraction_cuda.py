@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mdcg.ops.contraction import symmetric_contraction, symmetric_contraction_reference
+from mdcg.ops.functional import symmetric_contraction
+from mdcg.ops.reference import symmetric_contraction_reference
 from mdcg.plan.contraction import CudaContractionPlan
 
 from .contraction_helpers import compare, random_contraction, random_operands

@@ -19,12 +19,8 @@ from mdcg.errors import KernelCompileError, UnsupportedProblemError
 from mdcg.ops.cuda import CudaKernels, start_conv
 from mdcg.plan import CudaDevice, plan_cuda
 from mdcg.problem import ConvProblem
-from mdcg.runtime import (
-    cuda_build,
-    discard_cuda_kernel,
-    load_cuda_kernels,
-    start_cuda_kernel,
-)
+from mdcg.runtime import cuda_build
+from mdcg.runtime.cuda_build import discard_cuda_kernel, load_cuda_kernels, start_cuda_kernel
 
 PATHS = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)]
 

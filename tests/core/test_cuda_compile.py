@@ -19,8 +19,7 @@ from mdcg.plan import (
 )
 from mdcg.plan.contraction import CudaContractionPlan, HostContractionPlan
 from mdcg.problem import ConvProblem
-from mdcg.runtime import find_nvrtc
-from mdcg.runtime.nvrtc import compile_cuda
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..covering import covering
 from .helpers import check_cuda_texts, printed_tables

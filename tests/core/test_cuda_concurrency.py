@@ -367,7 +367,7 @@ print("finished")
 CONTROL = """
 import torch
 from mdcg import _core
-from mdcg.runtime import load_cuda_kernels
+from mdcg.runtime.cuda_build import load_cuda_kernels
 out = torch.zeros(64, dtype=torch.int32, device="cuda")
 source = r'''struct P { int* p; };
 extern "C" __global__ void mdcg_control(const P a) {

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from mdcg.errors import KernelCompileError
-from mdcg.runtime import find_nvrtc
 from mdcg.runtime.compiler import find_compiler
-from mdcg.runtime.nvrtc import compile_cuda
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 # A driver with one device of compute capability 9.0. $FAKE names the function that fails and its
 # status; load counts how often code was loaded.
@@ -78,14 +77,15 @@ int nvrtcGetProgramLog(void*, char* log) { std::memcpy(log, kLog, sizeof kLog); 
 PROLOGUE = """
 import json, os
 from mdcg.errors import MdcgError
-from mdcg.ops import cuda_program
-from mdcg.runtime import cuda_build, find_nvrtc
+from mdcg.ops import kernels
+from mdcg.runtime import cuda_build
+from mdcg.runtime.nvrtc import find_nvrtc
 compiled = []
 def compile_cuda(source, target):
     compiled.append(source)
     return b"code", ""
 cuda_build.compile_cuda = compile_cuda
-cuda_program.current_stream = lambda index: 0
+kernels.current_stream = lambda index: 0
 def attempt(action):
     try:
         action()
@@ -93,7 +93,7 @@ def attempt(action):
         return [type(error).__name__, str(error)]
     return None
 def load(target="sm_90"):
-    program = cuda_program.CudaProgram(0, target, ["// " + target])
+    program = kernels.CudaProgram(0, target, ["// " + target])
     program.launch(program.function(0, "f", 65536), (1, 32, 65536), [0])
 def with_fault(fault, action):
     os.environ["FAKE"] = fault
@@ -146,12 +146,12 @@ def one_sentence(found: object, kind: str, *parts: str) -> None:
 
 def test_without_a_driver(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("")  # hides one that is installed
-    found = run("attempt(lambda: cuda_program.cuda_device(0))", tmp_path, tmp_path / "cache")
+    found = run("attempt(lambda: kernels.cuda_device(0))", tmp_path, tmp_path / "cache")
     one_sentence(found, "DeviceError", "CUDA device 0", "libcuda.so.1", "install the NVIDIA driver")
 
 
 def test_a_driver_that_does_not_start(driver: Path, tmp_path: Path) -> None:
-    action = "attempt(lambda: cuda_program.cuda_device(0))"
+    action = "attempt(lambda: kernels.cuda_device(0))"
     one_sentence(
         run(action, driver, tmp_path, FAKE="cuInit=100"),
         "DeviceError",
@@ -166,7 +166,7 @@ def test_a_driver_that_does_not_start(driver: Path, tmp_path: Path) -> None:
 def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
     faults = {
         "no fault": "attempt(load)",
-        "no such device": "attempt(lambda: cuda_program.cuda_device(3))",
+        "no such device": "attempt(lambda: kernels.cuda_device(3))",
         "old driver": "with_fault('cuModuleLoadData=222', load)",
         "tries": "compiled.count('// sm_90')",
         "newer code": "with_fault('cuModuleLoadData=209', load)",

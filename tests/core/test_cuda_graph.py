@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mdcg.ops import operators  # noqa: F401  (defines the operators)
 from mdcg.ops.cuda import graph_on_device
-from mdcg.ops.cuda_graph import CudaGraph, packed_length, sorted_edges
+from mdcg.ops.graph import CudaGraph, packed_length, sorted_edges
 
 SENDERS = 6
 

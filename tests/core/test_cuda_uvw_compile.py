@@ -11,8 +11,7 @@ from mdcg.codegen import KernelSpec, emit_cuda
 from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import CudaDevice, CudaUvwTile, plan_cuda
 from mdcg.problem import ConvProblem
-from mdcg.runtime import find_nvrtc
-from mdcg.runtime.nvrtc import compile_cuda
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..covering import covering
 from .helpers import ALL, check_cuda_texts, mixed_problem, printed_tables, usual_specs

@@ -23,7 +23,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 CODE = """
 import ctypes, logging, os, sys
-from mdcg.runtime import load_host_kernel, statistics
+from mdcg.runtime.compiler import load_host_kernel, statistics
 logging.basicConfig(format="%(message)s")
 user, *names = sys.argv[1:]
 if user:

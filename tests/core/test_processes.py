@@ -25,7 +25,7 @@ import hashlib, json, sys
 import torch
 from helpers import derivatives, mixed_problem, random_graph, random_operands
 from mdcg.ops import conv
-from mdcg.runtime import statistics
+from mdcg.runtime.compiler import statistics
 problem, graph = mixed_problem(), random_graph(20, 20, 150)
 x, y, w = random_operands(problem, 20, 150, grad=True)
 found = derivatives(conv(problem, x, y, w, graph.sender, graph.receiver), [x, y, w], order=2)

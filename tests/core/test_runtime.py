@@ -16,14 +16,8 @@ import pytest
 
 import mdcg
 from mdcg import KernelCompileError, _core, env
-from mdcg.runtime import (
-    cache_dir,
-    cache_size,
-    clear_cache,
-    find_compiler,
-    load_host_kernel,
-    statistics,
-)
+from mdcg.runtime.cache import cache_dir, cache_size, clear_cache
+from mdcg.runtime.compiler import find_compiler, load_host_kernel, statistics
 
 from .helpers import run_python
 
@@ -75,7 +69,6 @@ def test_compiles_once_and_remembers(source: str) -> None:
     assert load(source) is library
     assert statistics().compiled == before.compiled + 1
     assert statistics().loaded == before.loaded + 1
-    assert statistics().compile_seconds > before.compile_seconds
     (binary,) = kernels()
     assert binary.with_name("kernel.cpp").read_text() == source
     assert binary.relative_to(cache_dir()).parts[0] == TARGET
@@ -288,7 +281,7 @@ def test_a_kernel_that_cannot_be_written(number: int | None, reason: str) -> Non
 # -- cached kernels -------------------------------------------------------------------------------
 
 LOAD = (
-    "import sys; from mdcg.runtime import load_host_kernel, statistics\n"
+    "import sys; from mdcg.runtime.compiler import load_host_kernel, statistics\n"
     "load_host_kernel(sys.argv[1], target='generic', flags=(), symbols=('mdcg_run',))\n"
     "print('compiled', statistics().compiled, 'loaded', statistics().loaded)\n"
 )

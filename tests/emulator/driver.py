@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mdcg.runtime import load_cuda_kernels
+from mdcg.runtime.cuda_build import load_cuda_kernels
 
 __all__ = ["CudaStatus", "Driver", "Kernels"]
 

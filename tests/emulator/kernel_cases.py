@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from mdcg.ops import cuda, cuda_graph
-from mdcg.ops.contraction import symmetric_contraction_reference
+from mdcg.ops import cuda
+from mdcg.ops import graph as edge_orders
 from mdcg.ops.contraction_kernels import CudaContraction
-from mdcg.ops.reference import conv_reference, tensor_product_reference
+from mdcg.ops.reference import (
+    conv_reference,
+    symmetric_contraction_reference,
+    tensor_product_reference,
+)
 from mdcg.plan import CudaDevice, CudaUvwTile, plan_cuda
 from mdcg.plan.contraction import CudaContractionPlan
 from mdcg.problem import ConvProblem
@@ -35,10 +39,10 @@ RTOL = {"float32": 3e-6, "float64": 1e-13}
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give launchers a stream where torch has none."""
-    monkeypatch.setattr("mdcg.ops.cuda_program.current_stream", lambda index: 0)
+    monkeypatch.setattr("mdcg.ops.kernels.current_stream", lambda index: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(cuda_graph._Ordered, "__init__", lambda self, *tensors: None)
-    monkeypatch.setattr(cuda_graph._Ordered, "wait", lambda self: None)
+    monkeypatch.setattr(edge_orders._Ordered, "__init__", lambda self, *tensors: None)
+    monkeypatch.setattr(edge_orders._Ordered, "wait", lambda self: None)
 
 
 def channelwise(layout: str, dtype: str) -> ConvProblem:
@@ -110,7 +114,7 @@ def test_convolution(name: str, conv: bool, deterministic: bool) -> None:
     rows = graph.n_senders if conv else graph.n_edges
     x, y, w = random_operands(problem, rows, graph.n_edges)
     sides: dict[str, Any] = {"sender": graph.sender, "receiver": graph.receiver}
-    edges = cuda_graph.CudaGraph(**sides, num_senders=4, num_receivers=5) if conv else None
+    edges = edge_orders.CudaGraph(**sides, num_senders=4, num_receivers=5) if conv else None
     inputs = [t.double().requires_grad_() for t in (x, y, w)]  # type: ignore[union-attr]
     if conv:
         value = conv_reference(problem, *inputs, **sides, num_receivers=5)

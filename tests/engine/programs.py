@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from mdcg import _core
 from mdcg.package import Package
-from mdcg.package.builder import Builder, Features
+from mdcg.package.builder import Builder, Features, Radial, RadialLayer
 from mdcg.package.linear_map import LinearMap
-from mdcg.package.radial import Radial, RadialLayer
 from mdcg.problem import ConvProblem, Irreps
 
 from ..core.helpers import e3nn_o3

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import numpy as np
 
 from mdcg.package import Package
+from mdcg.package.builder import Radial, RadialLayer
 from mdcg.package.linear_map import LinearMap
-from mdcg.package.radial import Radial, RadialLayer
 from mdcg.problem import ConvProblem, Irreps
 
 from ..core.contraction_helpers import random_contraction

@@ -20,7 +20,7 @@ from ase.io import read
 
 from mdcg import KernelCompileError, _core
 from mdcg._version import __version__
-from mdcg.runtime import build_host_kernels, load_host_kernel
+from mdcg.runtime.compiler import build_host_kernels, load_host_kernel
 
 from .capi import Rank
 
@@ -71,7 +71,7 @@ import hashlib, json, sys, time
 import torch
 from helpers import random_graph, random_operands, small_problem
 from mdcg.ops import conv
-from mdcg.runtime import statistics
+from mdcg.runtime.compiler import statistics
 problem, graph = small_problem(), random_graph(20, 20, 150)
 operands = random_operands(problem, 20, 150)
 print("begin", flush=True)
@@ -88,7 +88,7 @@ print(json.dumps([digest, 0.0, f"{statistics().loaded} loaded"]))
 # The same of kernels of devices.
 NVRTC = """
 import json, time
-from mdcg.runtime import load_cuda_kernels
+from mdcg.runtime.cuda_build import load_cuda_kernels
 texts = ["// %d" % k for k in range(3)]
 print("begin", flush=True)
 try:

@@ -21,7 +21,7 @@ import torch
 from mdcg.errors import installed_version
 from mdcg.patch import model_info
 from mdcg.patch._frameworks import default_dtype, import_mace
-from mdcg.patch.mace_inputs import complete_cell, mace_batch, neighbor_list
+from mdcg.patch.models import complete_cell, mace_batch, neighbor_list
 from mdcg.patch.systems import Structure
 
 from ..outputs import DATA, ROOT, Outputs, agree, data_dir, systems

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mdcg import patch_model, unpatch_model
-from mdcg.patch.copies import copy_model
+from mdcg.patch.models import copy_model
 from mdcg.patch.systems import Structure
 
 from .conftest import Outputs

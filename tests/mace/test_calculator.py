@@ -21,7 +21,7 @@ from ase.calculators.calculator import (
 from numpy.testing import assert_allclose
 
 from mdcg import MDCGCalculator, patch_model, unpatch_model
-from mdcg.calculators.loaded_model import one_at_a_time
+from mdcg.calculators.torch_models import one_at_a_time
 from mdcg.errors import CheckpointError
 from mdcg.patch import load_model
 from mdcg.patch._frameworks import default_dtype

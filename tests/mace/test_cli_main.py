@@ -15,7 +15,7 @@ import pytest
 import mdcg
 from mdcg.cli import env, selftest
 from mdcg.cli.main import main
-from mdcg.runtime import cache_dir
+from mdcg.runtime.cache import cache_dir
 
 from ..outputs import DATA
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import mdcg
-from mdcg.cli import patch_job
+from mdcg.cli import jobs
 from mdcg.cli.patch import main
 from mdcg.patch import is_patched, load_model, model_info, model_record
 
@@ -364,7 +364,7 @@ def test_bugs_are_not_hidden(water: Path, tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*args: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(patch_job, "headline", fail)
+    monkeypatch.setattr(jobs, "headline", fail)
     with pytest.raises(ZeroDivisionError):
         main([str(water), "-o", str(tmp_path / "a.model")])
     assert listing(tmp_path) == ["water.model"]

@@ -16,7 +16,7 @@ from ase import Atoms, units
 from ase.md.verlet import VelocityVerlet
 
 from mdcg import MDCGCalculator, patch_model, unpatch_model
-from mdcg.ops import cuda_graph
+from mdcg.ops import graph
 from mdcg.ops.graph import GraphCache
 from mdcg.patch import load_model
 
@@ -65,8 +65,8 @@ def test_one_list_is_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     atoms = liquid()
     atoms.calc = calc
     atoms.get_forces()
-    graphs: GraphCache[cuda_graph.CudaGraph] = GraphCache(1 << 20)
-    monkeypatch.setattr(cuda_graph, "_graphs", graphs)
+    graphs: GraphCache[graph.CudaGraph] = GraphCache(1 << 20)
+    monkeypatch.setattr(graph, "_cuda_graphs", graphs)
     atoms.positions += 1e-7
     atoms.get_forces()
     assert len(graphs) <= 1  # both layers, forward and backward, share one order

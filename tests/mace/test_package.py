@@ -16,7 +16,7 @@ from mdcg.errors import CheckpointError, UnsupportedProblemError
 from mdcg.package import ConversionOptions, Package, convert_checkpoint, convert_model
 from mdcg.patch import load_model, mace_info
 from mdcg.patch._frameworks import default_dtype
-from mdcg.patch.mace_inputs import complete_cell, neighbor_list
+from mdcg.patch.models import complete_cell, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems
 
 from ..engine.programs import evaluate_both
@@ -254,7 +254,7 @@ def test_charge_and_spin_are_fixed_in_a_package(tmp_path: Path) -> None:
     numbers = {"total_charge": 2, "total_spin": 3}
     package = convert_model(model, ConversionOptions(graph_fields=tuple(numbers.items())))
     (system, *_) = verification_systems(package.atomic_numbers or [], package.r_max, seed=5)
-    from mdcg.patch.hosts import evaluate_structure
+    from mdcg.patch.models import evaluate_structure
 
     _, outputs = evaluate_structure(model, mace_info(model), system, fields=numbers)
     want = {name: value.detach() for name, value in outputs.items() if value is not None}

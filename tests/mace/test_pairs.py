@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mdcg.patch import model_info, patch_model, unpatch_model
-from mdcg.patch.mace_inputs import neighbor_list
+from mdcg.patch.models import neighbor_list
 from mdcg.patch.paired_weights import DeferredRadialNetwork
 
 PAIRED = (

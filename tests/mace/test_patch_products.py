@@ -12,13 +12,13 @@ import torch
 from mdcg import UnsupportedProblemError, patch_model
 from mdcg.patch import inspect_model, is_patched
 from mdcg.patch._frameworks import default_dtype
-from mdcg.patch.copies import copy_model
 from mdcg.patch.fused_contraction import (
     FusedSymmetricContraction,
     fold_contraction,
     stacked_weights,
 )
-from mdcg.patch.mace import MaceContraction
+from mdcg.patch.layers import MaceContraction
+from mdcg.patch.models import copy_model
 
 Tensors = list[torch.Tensor]
 
@@ -320,7 +320,7 @@ def test_correlation_five_is_refused(build: Any) -> None:
 
 def test_a_wrong_kernel_is_noticed(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mdcg import VerificationError
-    from mdcg.ops import contraction as operators
+    from mdcg.ops import functional as operators
 
     right = operators.symmetric_contraction
     monkeypatch.setattr(operators, "symmetric_contraction", lambda *a: right(*a) * 1.001)

@@ -13,7 +13,7 @@ import torch
 import mdcg
 from mdcg import PatchReport, UnsupportedProblemError, VerificationError, patch_model, unpatch_model
 from mdcg.patch import inspect_model
-from mdcg.patch import layer as adapter
+from mdcg.patch import layers as adapter
 
 from .conftest import shape_of
 

@@ -12,7 +12,7 @@ import torch
 
 from mdcg import VerificationError, patch_model
 from mdcg.patch import mace_batch, model_info, neighbor_list, verify_patch
-from mdcg.patch.mace_inputs import ModelInfo, complete_cell
+from mdcg.patch.models import ModelInfo, complete_cell
 from mdcg.patch.systems import Structure, verification_systems
 
 CELLS = {

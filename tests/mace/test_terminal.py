@@ -118,7 +118,7 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     """The pickle, and kernels that this process compiles itself, as those of patched models."""
     code = f"""
 from mdcg.patch import load_model
-from mdcg.runtime import load_host_kernel
+from mdcg.runtime.compiler import load_host_kernel
 for name in ("one", "two"):
     load_model({MODEL!r})
     load_host_kernel(f"int {{name}};", target="generic", flags=())

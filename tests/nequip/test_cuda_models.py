@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mdcg import patch_model
-from mdcg.patch.hosts import evaluate_structure, model_info
+from mdcg.patch.models import evaluate_structure, model_info
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mdcg.patch import nequip_batch, patch_model, unpatch_model
-from mdcg.patch.hosts import model_info
+from mdcg.patch.models import model_info
 from mdcg.patch.paired_weights import DeferredRadialNetwork, PendingWeights
 
 Batch = dict[str, torch.Tensor]

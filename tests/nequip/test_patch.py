@@ -15,7 +15,7 @@ import torch
 
 from mdcg.errors import MdcgError, UnsupportedProblemError
 from mdcg.patch import inspect_model, is_patched, load_model, patch_model, unpatch_model
-from mdcg.patch.layer import PROBLEM
+from mdcg.patch.layers import PROBLEM
 from mdcg.patch.nequip_files import nequip_state
 
 from .conftest import MODELS

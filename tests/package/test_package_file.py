@@ -16,10 +16,9 @@ import pytest
 import mdcg
 from mdcg.errors import PackageError, printable
 from mdcg.package import Package
-from mdcg.package.builder import Builder
+from mdcg.package.builder import Builder, Radial, RadialLayer
 from mdcg.package.file import FORMAT
 from mdcg.package.linear_map import LinearMap
-from mdcg.package.radial import Radial, RadialLayer
 from mdcg.problem import ConvProblem
 from mdcg.problem.irreps import Irreps
 

@@ -1,0 +1,345 @@
+"""Loaded MACE and NequIP models as functions from a geometry to energy, forces and stress."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from ase import Atoms
+from ase.calculators.calculator import InputError
+
+from ..patch._frameworks import default_dtype
+from ..patch.models import (
+    ModelInfo,
+    as_outputs,
+    categorical_fields,
+    frozen,
+    gives_forces,
+    mace_batch,
+    mace_info,
+    nequip_batch,
+    nequip_info,
+    without_derivatives,
+)
+from .evaluation import Evaluation, check_finite, keys_of_input, stress_of, types_by_number
+from .neighbors import BoolArray, Edges, FloatArray
+
+
+def as_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
+    """Return a tensor as a float64 array."""
+    return tensor.detach().to(device="cpu", dtype=torch.float64).numpy()
+
+
+_locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
+_registry = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Replace, in a forked child, the locks that threads of the parent may have held."""
+    global _locks, _registry
+    _locks, _registry = WeakKeyDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
+    """Keep other threads from evaluating the same model.
+
+    An evaluation changes the live model for a while, which calculators may share.
+    """
+    with _registry:
+        lock = _locks.setdefault(model, threading.RLock())
+    with lock:
+        yield
+
+
+class LoadedModel:
+    """A loaded model, patched or not, as a function from a geometry to energy, forces and stress.
+
+    The model is not changed. `head` None is for models with one; `species_types` has the type name
+    for each chemical symbol, None where type names are chemical symbols.
+    """
+
+    #: Whether the energy is by definition the sum of the energies of atoms.
+    is_atomic = False
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        info: ModelInfo,
+        head: str | None,
+        species_types: Mapping[str, str] | None = None,
+    ) -> None:
+        self.model, self.info = model, info
+        self.head = info.heads[info.head_index(head)]
+        self.types = types_by_number(info.symbols, species_types)
+        self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
+
+    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
+        """Return what the model reads besides the geometry, if anything."""
+        raise NotImplementedError
+
+    def run(
+        self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the outputs of the model by MACE's names."""
+        raise NotImplementedError
+
+    def evaluate(self, atoms: Atoms, edges: Edges, wanted: set[str]) -> Evaluation:
+        """Evaluate the model on a structure of one atom or more, with its edges.
+
+        Raises ``InputError`` where an input that the model reads is missing or unusable, and
+        ``CalculationFailed`` where the model returned a number that is not finite.
+        """
+        stress, gradients = "stress" in wanted, bool(wanted)
+        # an energy without forces needs no backward pass
+        mode = torch.enable_grad() if gradients else torch.no_grad()
+        with one_at_a_time(self.model), frozen(self._parameters), mode:
+            out = self.run(atoms, edges, gradients, stress)
+        energy = float(out["energy"].detach().double().sum())
+        per_atom = out.get("node_energy")
+        energies = None if per_atom is None else as_array(per_atom).reshape(-1)
+        if energies is not None and self.is_atomic:
+            # a float32 model sums to 1e-7 of the total; in float64 its own terms are kept exact
+            energy = float(energies.sum())
+        elif energies is not None:
+            single = per_atom is not None and per_atom.dtype == torch.float32
+            limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
+            energies = energies if abs(energies.sum() - energy) <= limit else None
+        result = Evaluation(
+            energy=energy,
+            energies=energies,
+            forces=as_array(out["forces"]) if gradients else None,
+            stress=stress_of(as_array(out["virials"]).reshape(3, 3), atoms) if stress else None,
+        )
+        check_finite(result, atoms)
+        return result
+
+
+# Classes whose energy is the sum of node energies; others add terms that are not per atom.
+_ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input besides the geometry: one row of numbers per atom or per structure."""
+
+    per_atom: bool
+    width: int
+
+
+class MaceModel(LoadedModel):
+    """A MACE model of any class that returns an energy."""
+
+    def __init__(self, model: torch.nn.Module, head: str | None) -> None:
+        super().__init__(model, mace_info(model), head)
+        if not hasattr(model, "atomic_energies_fn"):
+            raise ValueError(
+                f"{self.info.model_class} computes no energy, so there are no forces to run with; "
+                "expected a MACE model trained on energies"
+            )
+        self.is_atomic = self.info.model_class in _ATOMIC_CLASSES and not hasattr(
+            model, "embedding_readout"
+        )
+        # mace makes masks of heads and products of nuclear charges in torch's default dtype
+        self._reads_default = (
+            len(self.info.heads) > 1
+            or hasattr(model, "pair_repulsion_fn")
+            or self.info.model_class not in _ATOMIC_CLASSES
+        )
+        self._inputs = self._named_inputs()
+        self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
+
+    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
+        """Return what the model reads besides the geometry (charge, spin, ...), if anything.
+
+        `atoms.info` holds inputs per structure (``"charge"``, ``"spin"``, or the name that the
+        model has for it), `atoms.arrays` those per atom. Missing ones keep their neutral value.
+        """
+        found = {}
+        for name, wanted in self._inputs.items():
+            store = atoms.arrays if wanted.per_atom else atoms.info
+            for key in keys_of_input(name):
+                if key in store and not isinstance(store[key], (str, bytes)):
+                    found[name] = store[key]
+                    break
+        return found
+
+    def run(
+        self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the outputs of the model."""
+        with default_dtype(self.info.dtype) if self._reads_default else nullcontext():
+            data = self._batch(atoms, edges)
+            found: Mapping[str, torch.Tensor] = self.model(
+                data, training=False, compute_force=gradients, compute_stress=stress
+            )
+        return found
+
+    def _named_inputs(self) -> dict[str, _Input]:
+        """Return what the model reads besides the geometry."""
+        inputs = {
+            name: _Input(per not in ("graph",), 1 if kind == "categorical" else width)
+            for name, (per, kind, width) in self.info.graph_features.items()
+        }
+        if self.info.model_class in _ATOMIC_CLASSES:
+            return inputs
+        number = _Input(per_atom=False, width=1)
+        field = _Input(per_atom=False, width=3)
+        return {"total_charge": number, "total_spin": number, "external_field": field, **inputs}
+
+    def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
+        dtype, device = self.info.dtype, self.info.device
+        data = dict(self._static_part(atoms))
+        data["positions"] = torch.tensor(atoms.positions, dtype=dtype, device=device)
+        data["edge_index"] = edges.edge_index
+        data["shifts"] = edges.shifts.to(dtype)
+        data["unit_shifts"] = edges.unit_shifts.to(dtype)
+        return data
+
+    def _static_part(self, atoms: Atoms) -> Mapping[str, torch.Tensor]:
+        """Return the inputs that do not depend on positions: one-hot species, cell, head, ..."""
+        cell = self._model_cell(atoms)
+        inputs = self.inputs_of(atoms)
+        key = (
+            atoms.numbers.tobytes(),
+            cell.tobytes(),
+            atoms.pbc.tobytes(),
+            *((name, np.asarray(value).tobytes()) for name, value in inputs.items()),
+        )
+        if self._static is not None and self._static[0] == key:
+            return self._static[1]
+        no_edges = np.zeros((2, 0), dtype=np.int64)
+        data = mace_batch(
+            self.info,
+            atoms.numbers,
+            atoms.positions,
+            cell,
+            atoms.pbc.tolist(),
+            no_edges,
+            np.zeros((0, 3)),
+            head=self.head,
+            extras=self._tensors(inputs, len(atoms)),
+        )
+        self._static = (key, data)
+        return data
+
+    def _model_cell(self, atoms: Atoms) -> FloatArray:
+        """Return the cell for the model; like MACE, it has long vectors along open directions."""
+        cell = np.array(atoms.cell.array, dtype=np.float64)
+        pbc: BoolArray = atoms.pbc
+        if pbc.all():
+            return cell
+        if self.info.model_class in _ATOMIC_CLASSES:  # reads no vectors along open directions
+            return np.where(pbc[:, None], cell, 0.0)
+        length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
+        return np.where(pbc[:, None], cell, length * np.identity(3))
+
+    def _tensors(self, inputs: Mapping[str, Any], n_nodes: int) -> dict[str, torch.Tensor]:
+        tensors = {}
+        for name, value in inputs.items():
+            rows, width = n_nodes if self._inputs[name].per_atom else 1, self._inputs[name].width
+            try:
+                array = np.asarray(value, dtype=np.float64)
+                array = array.reshape((rows,) if width == 1 else (rows, width))
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{name} is {value!r}, expected {width} number(s) "
+                    f"{'per atom' if self._inputs[name].per_atom else 'for the structure'}"
+                ) from error
+            tensors[name] = torch.tensor(array, dtype=self.info.dtype, device=self.info.device)
+        return tensors
+
+
+class NequipModel(LoadedModel):
+    """A ``GraphModel`` of NequIP, which has no heads."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        head: str | None,
+        species_types: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(model, nequip_info(model), head, species_types)
+        if not gives_forces(model):
+            raise ValueError(
+                f"{self.info.model_class} computes no forces (its ForceStressOutput is missing or "
+                "off); expected a model that does: build it with enable_ForceStressOutput"
+            )
+        self._cutoffs = (
+            None
+            if self.info.cutoffs is None
+            else torch.from_numpy(self.info.cutoffs**2).to(self.info.device)
+        )
+        self._within: Edges | None = None
+        self._reversed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self._fields = categorical_fields(model)
+
+    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
+        """Return the categorical fields of the structure that the model reads, from ``info``."""
+        return {name: atoms.info[name] for name in self._fields if name in atoms.info}
+
+    def run(
+        self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the outputs of the model by MACE's names."""
+        with without_derivatives(self.model, not gradients):
+            out = self.model(self._batch(atoms, edges))
+        return {**as_outputs(out), "node_energy": out["atomic_energy"]}
+
+    def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
+        periodic = bool(np.any(atoms.pbc))
+        cell = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0) if periodic else None
+        none = np.zeros((2, 0), dtype=np.int64)
+        types = self.types[atoms.numbers]
+        data = nequip_batch(self.info, types, atoms.positions, cell, none, np.zeros((0, 3)))
+        if self._cutoffs is not None:
+            edges = self._within_cutoffs(data, edges)
+        known = self._reversed
+        if known is None or known[0] is not edges.edge_index:
+            # the same tensors for the same list, because the sorted order is cached by tensor
+            known = (edges.edge_index, edges.edge_index.flip(0), -edges.unit_shifts)
+            self._reversed = known
+        data["edge_index"] = known[1]
+        if periodic:
+            data["edge_cell_shift"] = known[2]
+        for name, (low, high) in self._fields.items():
+            value = self._field(atoms, name, low, high)
+            data[name] = torch.tensor([[value]], device=self.info.device)
+        return data
+
+    def _field(self, atoms: Atoms, name: str, low: int, high: int) -> int:
+        value: Any = atoms.info.get(name)
+        whole = isinstance(value, (int, float, np.number)) and int(value) == value
+        if not whole or not low <= value <= high:
+            raise InputError(
+                f"atoms.info[{name!r}], which the model reads, is {value!r}, expected a whole "
+                f"number, {low} to {high}"
+            )
+        return int(value)
+
+    def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:
+        """Leave out edges beyond the cutoff of their two types, as NequIP does.
+
+        The same tensors as last time if the set of edges is unchanged.
+        """
+        assert self._cutoffs is not None
+        sender, receiver = edges.edge_index
+        vectors = data["pos"][receiver] - data["pos"][sender] + edges.shifts
+        kinds = data["atom_types"]
+        reach = self._cutoffs[kinds[receiver], kinds[sender]]
+        kept = torch.nonzero((vectors * vectors).sum(dim=1) <= reach).flatten()
+        picked = edges.select(kept)
+        if self._within is None or not self._within.equals(picked):
+            self._within = picked
+        return self._within

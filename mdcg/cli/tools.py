@@ -1,0 +1,126 @@
+"""The commands ``cache``, ``kernels`` and ``lammps`` of ``python -m mdcg``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ._common import UsageError, require_package
+
+_KERNELS_EPILOG = """\
+Kernels are compiled when a package is first evaluated on a machine. This command does it
+beforehand, for example on the login node of a cluster whose compute nodes have no compiler:
+
+  python -m mdcg kernels water.mdcg --target native
+  python -m mdcg kernels water.mdcg --target sm_90 --target x86-64-v3 --output water.mdcg-kernels
+
+Without --output they go into the cache of kernels, where they are found. A file is used where it
+is named: kernels="water.mdcg-kernels" in Python, "pair_style mdcg kernels water.mdcg-kernels" in
+LAMMPS. It holds machine code that runs: name only files that you, or people you trust, have made.
+"""
+
+_LAMMPS_EPILOG = """\
+The LAMMPS of the Python package lammps needs none of this: where it is installed beside mdcg, its
+command lmp knows pair_style mdcg. For your own LAMMPS, built as a shared library with the package
+PLUGIN, give its headers, and load the file in the input:
+
+  python -m mdcg lammps --headers ~/lammps/src -o mdcgplugin.so
+  plugin load mdcgplugin.so        (in the input; or set LAMMPS_PLUGIN_PATH to its folder)
+
+When it is loaded, the plugin checks that it was compiled for exactly that LAMMPS.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the commands."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(
+        "cache",
+        help="where compiled kernels are kept, how many, and deleting them",
+        description="The kernel cache.",
+    )
+    parser.add_argument(
+        "what", choices=("path", "size", "clear"), help="clear: delete the kernels of this version"
+    )
+    parser.set_defaults(run=_run_cache)
+
+    parser = commands.add_parser(
+        "kernels",
+        help="compile the kernels of a package beforehand",
+        description="Compile the kernels of a package and print where they are.",
+        epilog=_KERNELS_EPILOG,
+        formatter_class=form,
+    )
+    add = parser.add_argument
+    add("package", type=Path, metavar="FILE.mdcg")
+    add(
+        "--target",
+        action="append",
+        required=True,
+        help="native (this CPU), x86-64-v2, -v3 or -v4, or sm_80, sm_90 and the like for CUDA "
+        "devices; may be given several times",
+    )
+    add("-o", "--output", type=Path, metavar="FILE.mdcg-kernels", help="default: the cache")
+    add("--again", action="store_true", help="compile kernels again that are in the cache")
+    parser.set_defaults(run=_run_kernels)
+
+    parser = commands.add_parser(
+        "lammps",
+        help="compile the plugin with pair_style mdcg for a LAMMPS of your own",
+        description="Compile the LAMMPS plugin and print where it is.",
+        epilog=_LAMMPS_EPILOG,
+        formatter_class=form,
+    )
+    add = parser.add_argument
+    add("--headers", type=Path, metavar="DIR", help="LAMMPS's src, or include/lammps")
+    add("--version", type=int, metavar="YYYYMMDD", help="of the headers, if no version.h is there")
+    add("--mpi", type=Path, metavar="DIR", help="folder with mpi.h (default: mpich's or mpicxx's)")
+    add("--bigbig", action="store_true", help="LAMMPS was built with LAMMPS_BIGBIG")
+    add("-o", "--output", type=Path, metavar="FILE", help="where to write (default: the cache)")
+    parser.set_defaults(run=_run_lammps)
+
+
+def _run_cache(options: argparse.Namespace) -> None:
+    """Print the folder or its size, or delete it."""
+    from ..runtime.cache import cache_dir, cache_size, clear_cache
+
+    count, size = cache_size()
+    text = f"{count} compiled files, {size / 1e6:.1f} MB"
+    if options.what == "path":
+        text = str(cache_dir())
+    elif options.what == "clear":
+        clear_cache()  # raises where something is left
+        text = f"deleted {text}"
+    print(text)
+
+
+def _run_kernels(options: argparse.Namespace) -> None:
+    """Compile the kernels and print where they are."""
+    from ..package.file import write_file
+    from ..package.kernel_file import SUFFIX, cache_kernels, check_targets, compile_kernels
+
+    if options.output is not None and options.output.suffix != SUFFIX:
+        raise UsageError(f"--output is {options.output}, expected a name that ends in {SUFFIX}")
+    require_package(options.package)
+    check_targets(options.target)
+    if options.output is None:
+        for target in options.target:
+            print(cache_kernels(options.package, target, again=options.again), flush=True)
+        return
+    data = compile_kernels(options.package, options.target, again=options.again)
+    write_file(options.output, data)
+    print(options.output)
+
+
+def _run_lammps(options: argparse.Namespace) -> None:
+    """Compile the plugin and print where it is."""
+    from .. import lammps_plugin
+
+    found = lammps_plugin.find_lammps(
+        options.headers, version=options.version, mpi=options.mpi, bigbig=options.bigbig
+    )
+    try:
+        print(lammps_plugin.build(found, options.output, keep=True))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
