@@ -5,11 +5,13 @@
 
 namespace mdcg {
 
-// What is added to pos[receiver] - pos[sender]: see csrc/engine/cuda/device_edges.hpp.
+// What is added to pos[receiver] - pos[sender], Å. At most one of the first two is not null.
 struct EdgeShifts {
-    const double* shift;
+    const double* shift;  // [num_edges][3]
+    // [num_edges] row of `table`; where `packed` is set, what the three rows of `table` are
+    // multiplied with: three numbers of 10 bits, each plus 512.
     const int* image;
-    const double* table;
+    const double* table;  // [rows][3]
     Long packed;
 };
 static_assert(sizeof(EdgeShifts) == 32);

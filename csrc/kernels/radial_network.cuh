@@ -301,14 +301,12 @@ INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* ot
         constexpr int WIDTH = H::WIDTH;
         basis<true>(p, tile, other);
         __syncthreads();
-        if (p.d_sender || p.d_receiver)
+        if (p.d_first)
             for (int i = threadIdx.x; i < EDGES * WIDTH; i += THREADS) {
                 const int s = i / WIDTH, k = i % WIDTH;
                 const Long number = Long(blockIdx.x) * EDGES + s;
                 if (number >= p.num_edges) break;
-                const T value = k < N ? d[k * PITCH + s] : T(0);
-                if (p.d_sender) p.d_sender[Long(p.place[tile.edge[s]]) * WIDTH + k] = value;
-                if (p.d_receiver) p.d_receiver[number * WIDTH + k] = value;
+                p.d_first[number * WIDTH + k] = k < N ? d[k * PITCH + s] : T(0);
             }
         __syncthreads();
         // derivatives of preactivations with respect to the length, times d; a thread's sums

@@ -162,13 +162,10 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
     const auto write = [&] {
-        if (!copies) {
-            graph.image = graph.image_rows;
-            graph.table = cell_;
-            graph.packed = true;
-        } else if (num_points > points.num_nodes) {
-            graph.image = graph.image_rows;  // of a table that is given
-        }
+        if (!copies)
+            graph.shifts = {nullptr, graph.image_rows, cell_, 1};
+        else if (num_points > points.num_nodes)
+            graph.shifts.image = graph.image_rows;  // of a table that is given
         a.sender = graph.sender;
         a.image = graph.image_rows;
         launch(write_edges_, 32 * num_points);

@@ -14,8 +14,8 @@
 
 namespace mdcg {
 
-// What kernels may ask for. Addresses of edge operands are those of edge 0, also where only a chunk
-// of edges is in memory; row_ptr, out and g start with the first receiver.
+// What kernels may ask for. row_ptr, out and g start with the first receiver of a launch; what is
+// read by edge starts with edge 0 of the list.
 enum class CudaArgument : int {
     order,        // [edges] row of y, w, dy, dw
     sender,       // [edges] row of x
@@ -47,7 +47,7 @@ enum class CudaArgument : int {
     // Of pairs: see DeviceEdges. There, g and types begin with node 0.
     n_group,
     n_first,   // receiver
-    n_local,   // receivers of all chunks
+    n_local,   // receivers of the list
     receiver,  // [edges]
     node,      // [edges] sender
     one_way,

@@ -204,7 +204,7 @@ private:
     std::vector<Sum> forward_, backward_;
     std::map<std::size_t, Bias> biases_;  // by block of out
     std::vector<T> bias_;
-    CudaArray<T> device_bias_;
+    DeviceArray<T> device_bias_;
     CudaGemm<T> gemm_;
 };
 

@@ -67,7 +67,7 @@ protected:
         const N* data() const { return array_.data(); }
 
     private:
-        CudaArray<N> array_;
+        DeviceArray<N> array_;
     };
 
     template <typename Arguments>

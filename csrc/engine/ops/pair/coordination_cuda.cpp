@@ -66,7 +66,7 @@ private:
     }
 
     const CoordinationSpec& spec_;
-    CudaArray<double> radii_;
+    DeviceArray<double> radii_;
     CudaFunction forward_, backward_, take_column_;
 };
 

@@ -66,8 +66,8 @@ public:
 private:
     const DispersionSpec& spec_;
     int references_ = 1;  // that any type has
-    CudaArray<double> c6_;
-    CudaArray<PairDamping> damping_;
+    DeviceArray<double> c6_;
+    DeviceArray<PairDamping> damping_;
     CudaFunction energy_, gradient_;
 };
 

@@ -85,7 +85,7 @@ private:
     const Operand& out_;
     WeightColumns columns_;
     Table table_;
-    CudaArray<double> r_max_;
+    DeviceArray<double> r_max_;
     CudaFunction sums_, gradients_;
 };
 

@@ -58,7 +58,7 @@ private:
 
     const PairEnergySpec& spec_;
     std::vector<double> numbers_;  // factor, a, r_max [T][T]; coefficients, exponents [terms]
-    CudaArray<double> on_device_;
+    DeviceArray<double> on_device_;
     CudaFunction energies_, gradients_;
 };
 
