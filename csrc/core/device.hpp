@@ -94,9 +94,8 @@ public:
         return reinterpret_cast<N*>(address_);
     }
 
-    // From and to the host, in the order of the stream; the host's bytes must stay until then.
+    // From the host, in the order of the stream; the host's bytes must stay until then.
     void upload(const void* source, std::size_t bytes, const DeviceStream& stream);
-    void download(void* target, std::size_t bytes, const DeviceStream& stream) const;
 
 private:
     int device_;

@@ -8,7 +8,7 @@ namespace mdcg {
 // What follows from the rows of receivers: ends of edges, edges by sender, and pairs of edges.
 struct ListArguments {
     Long num_edges, num_local, num_nodes, num_types, num_ranges;
-    Long group;  // receivers; 0: no pairs are wanted
+    Long group;                     // receivers; 0: no pairs are wanted
     const int* row_ptr;             // [num_local + 1]
     const int* sender;              // [num_edges]
     const int* types;               // [num_nodes]

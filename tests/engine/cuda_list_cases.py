@@ -32,7 +32,7 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         for name, value in found.items()
         if name not in ("divided", "ranges", "pairs", "milliseconds", "positions")
     }
-    edges, nodes = f["num_edges"], len(f["types"])
+    nodes = len(f["types"])
     sender, types, row_ptr = f["sender"].astype(int), f["types"], f["row_ptr"]
     receiver = np.repeat(np.arange(num_local), np.diff(row_ptr))
     np.testing.assert_array_equal(f["receiver"], receiver)

@@ -151,7 +151,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     placed_ = {a.point_node, a.given_wraps, cell_};
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, ceil_div(threads, THREADS), THREADS, a);
+        function.cover(stream, threads, THREADS, a);
     };
     launch(find_bins_, std::max<std::int64_t>(num_points, 9));  // also without points
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,

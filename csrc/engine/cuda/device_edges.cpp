@@ -18,8 +18,6 @@ namespace {
 
 constexpr int THREADS = 256;
 
-std::int64_t blocks(std::int64_t threads) { return (threads + THREADS - 1) / THREADS; }
-
 // What making a list takes beside it, for so many edges or nodes.
 struct Workspace {
     std::uint32_t *sorted_keys, *spare_keys;
@@ -319,7 +317,7 @@ void DeviceEdges::order_edges(int num_types, bool reversed, const DeviceStream& 
     a.pairs = there.pairs;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, blocks(threads), THREADS, a);
+        function.cover(stream, threads, THREADS, a);
     };
     const auto sort = [&](std::int64_t keys, const std::uint32_t* key, const std::int32_t* edges,
                           std::int32_t* sorted) {
@@ -397,8 +395,8 @@ void DeviceEdges::order_edges(int num_types, bool reversed, const DeviceStream& 
         if (!several) stream.synchronize();
         for (std::size_t s = 0; s < ranges.size(); ++s) {
             ranges[s].first_sender = several ? host.first_sender[s] : 0;
-            ranges[s].num_senders = several ? host.first_sender[s + 1] - host.first_sender[s]
-                                            : narrow(num_nodes);
+            ranges[s].num_senders =
+                several ? host.first_sender[s + 1] - host.first_sender[s] : narrow(num_nodes);
             ranges[s].first_row = host.first_row[s];
             ranges[s].num_rows = host.first_row[s + 1] - host.first_row[s];
         }
@@ -451,10 +449,8 @@ void DeviceEdges::upload_images(const Graph& graph, const System& system, bool f
                                 const DeviceStream& stream) {
     const double* const end = system.image_shifts + 3 * system.num_images;
     // rows of the table are there, and perhaps the same table
-    const bool same_size =
-        shifts.table != nullptr && size(3 * system.num_images) == table_.size();
-    const bool listed =
-        system.make_edges || (!fresh && shifts.image != nullptr && same_size);
+    const bool same_size = shifts.table != nullptr && size(3 * system.num_images) == table_.size();
+    const bool listed = system.make_edges || (!fresh && shifts.image != nullptr && same_size);
     if (listed && same_size && std::equal(system.image_shifts, end, table_.begin())) return;
     table_.assign(system.image_shifts, end);
     table_memory_.grow(8 * table_.size() + 1);

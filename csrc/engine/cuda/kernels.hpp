@@ -52,6 +52,10 @@ private:
     std::shared_ptr<Entry> entry_;
 };
 
+// The text of csrc/kernels/FILE with its includes, which the build embeds (csrc/kernels/embed.py).
+// Throws std::logic_error if there is none.
+const char* kernel_source(const std::string& file);
+
 // The text of a program for devices.
 struct CudaKernelSource {
     std::string key;   // text_key

@@ -54,12 +54,10 @@ template <typename T>
 void CudaGeometry<T>::assemble(const DeviceStream& stream, const DeviceEdges& graph,
                                const T* edge_gradient, double* forces, double* virials) const {
     const AssembleArguments<T> arguments{
-        graph.num_nodes, graph.num_local, graph.row_ptr,          graph.sender_ptr,
-        graph.by_sender, graph.sender,    graph.receiver,         graph.shifts,
-        graph.positions, edge_gradient,   graph.gradient_streams, graph.num_edges,
-        forces,          virials};
-    assemble_.launch(stream, ceil_div(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
-                     arguments);
+        graph.num_nodes,        graph.num_local, graph.row_ptr, graph.sender_ptr, graph.by_sender,
+        graph.sender,           graph.receiver,  graph.shifts,  graph.positions,  edge_gradient,
+        graph.gradient_streams, graph.num_edges, forces,        virials};
+    assemble_.cover(stream, 32 * graph.num_nodes, ASSEMBLE_THREADS, arguments);
 }
 
 template class CudaGeometry<float>;

@@ -51,9 +51,7 @@ public:
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         return op_->scratch_bytes(graph);
     }
-    void forward(CudaWorker<T>& worker, Range nodes) const override {
-        op_->forward(worker, nodes);
-    }
+    void forward(CudaWorker<T>& worker, Range nodes) const override { op_->forward(worker, nodes); }
     void backward(CudaWorker<T>& worker, Range nodes) const override {
         op_->backward(worker, nodes);
     }

@@ -253,18 +253,17 @@ private:
         radial_backward_.launch(stream, ceil_div(slice.num_edges, text_.edges), text_.threads,
                                 radial, text_.shared_bytes);
         const auto add = [&](SumRowsArguments<T> a) {
-            a.first_edge = slice.first_edge;
-            a.num_edges = slice.num_edges;
-            a.rows = s.d_first;
-            a.width = text_.first_stride;
             sum_rows_.cover(stream, a.count * a.width, SUM_THREADS, a);
         };
+        const Long width = text_.first_stride;
         if (spec_.sender.needs_gradient)
             add({graph.num_nodes, 0, graph.sender_ptr, graph.by_sender,
-                 worker.gradient(spec_.sender)});
+                 worker.gradient(spec_.sender), slice.first_edge, slice.num_edges, s.d_first,
+                 width});
         if (spec_.receiver.needs_gradient)
             add({slice.num_receivers, slice.first_receiver, graph.row_ptr + slice.first_receiver,
-                 nullptr, worker.gradient(spec_.receiver)});
+                 nullptr, worker.gradient(spec_.receiver), slice.first_edge, slice.num_edges,
+                 s.d_first, width});
         HarmonicsArguments<T> vectors = harmonics_arguments(worker, slice);
         vectors.d_harmonics = s.d_harmonics;
         vectors.d_length = s.d_length;

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/integers.hpp"
+#include "engine/cuda/cuda_op.hpp"
 #include "engine/cuda/gemm.hpp"
-#include "engine/cuda/node_kernels.hpp"
 #include "engine/ops/node/linear.hpp"
 
 namespace mdcg {
