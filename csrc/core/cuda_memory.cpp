@@ -148,10 +148,6 @@ void DeviceMemory::upload(const void* source, std::size_t bytes, const DeviceStr
     copy_to_device(data(), source, bytes, stream);
 }
 
-void DeviceMemory::download(void* target, std::size_t bytes, const DeviceStream& stream) const {
-    copy_to_host(target, data(), bytes, stream);
-}
-
 void copy_to_device(void* target, const void* source, std::size_t bytes,
                     const DeviceStream& stream) {
     if (bytes == 0 || stream.device() == NO_DEVICE) return;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -93,14 +94,33 @@ public:
         return reinterpret_cast<N*>(address_);
     }
 
-    // From and to the host, in the order of the stream; the host's bytes must stay until then.
+    // From the host, in the order of the stream; the host's bytes must stay until then.
     void upload(const void* source, std::size_t bytes, const DeviceStream& stream);
-    void download(void* target, std::size_t bytes, const DeviceStream& stream) const;
 
 private:
     int device_;
     std::uint64_t address_ = 0;
     std::size_t bytes_ = 0;
+};
+
+// Constant numbers on a device.
+template <typename N>
+class DeviceArray {
+public:
+    // Waits until they are there. Growing changes the address.
+    void upload(const N* source, std::size_t count, const DeviceStream& stream) {
+        if (!memory_) memory_ = std::make_unique<DeviceMemory>(stream.device());
+        memory_->reserve(count > 0 ? count * sizeof(N) : 1);
+        memory_->upload(source, count * sizeof(N), stream);
+        stream.synchronize();
+    }
+    void upload(const std::vector<N>& source, const DeviceStream& stream) {
+        upload(source.data(), source.size(), stream);
+    }
+    N* data() const { return memory_ ? memory_->as<N>() : nullptr; }  // null: none
+
+private:
+    std::unique_ptr<DeviceMemory> memory_;
 };
 
 // Page-locked host memory, which kernels and copies of the device reach directly; growing loses the

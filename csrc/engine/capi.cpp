@@ -18,7 +18,7 @@
 #include "core/notice.hpp"
 #include "core/text.hpp"
 #include "core/threads.hpp"
-#include "engine/cuda/device_errors.hpp"
+#include "engine/cuda/devices.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/evaluator.hpp"
 #include "mdcg.h"

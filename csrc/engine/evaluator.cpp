@@ -19,7 +19,7 @@
 #include "core/text.hpp"
 #include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
-#include "engine/cuda/device_errors.hpp"
+#include "engine/cuda/devices.hpp"
 #include "engine/cuda/model.hpp"
 
 namespace mdcg {
@@ -28,6 +28,28 @@ namespace {
 
 // All threads share the evaluation of a group of systems with at least so many nodes.
 constexpr std::int64_t NODES_FOR_THREADS = 512;
+
+// Throws EngineError where a text is not "" or a name of the package's precision: "fp32" or
+// "float32", "fp64" or "float64".
+void check_precision(const std::string& text, const Package& package) {
+    if (text == "tf32" || text == "bf16")
+        bad_argument("precision is '" + text +
+                     "', a mode that was removed: leave it out, and float32 packages multiply in "
+                     "float32");
+    const bool single = text == "fp32" || text == "float32";
+    if (!text.empty() && !single && text != "fp64" && text != "float64")
+        bad_argument("precision is '" + text +
+                     "', expected fp32 (or float32) or fp64 (or float64), or nothing for that of "
+                     "the package");
+    const bool wide = read_model_info(package).double_precision;
+    if (text.empty() || single != wide) return;
+    throw EngineError(ErrorKind::unsupported,
+                      "precision is '" + text + "', and " + package.path() + " was converted to " +
+                          (wide ? "float64" : "float32") +
+                          ", which is fixed: leave it out, or convert the checkpoint again "
+                          "(mdcg-patch --precision " +
+                          (single ? "fp32)" : "fp64)"));
+}
 
 }  // namespace
 

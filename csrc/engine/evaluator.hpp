@@ -17,7 +17,7 @@ struct EvaluatorOptions {
     std::string kernels = "auto";      // or "generic", "generated", the name of a file
     int threads = 0;                   // 0: OpenMP's own choice
     double skin = 1;                   // Å, of lists made from a cell
-    std::string precision = {};        // see check_precision
+    std::string precision = {};        // empty, or that of the package: "fp32", "fp64"
     DispersionChoice dispersion = {};  // if it has a functional, replaces the network
 };
 

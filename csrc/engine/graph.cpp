@@ -11,7 +11,6 @@
 #include "core/text.hpp"
 #include "engine/backend/cpu/parallel.hpp"
 #include "engine/error.hpp"
-#include "engine/index_check.hpp"
 
 namespace mdcg {
 
@@ -80,6 +79,14 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
 }
 
 }  // namespace
+
+void check_range(const std::int32_t* index, std::int64_t count, std::int64_t limit,
+                 const std::string& name) {
+    for (std::int64_t i = 0; i < count; ++i)
+        if (index[i] < 0 || index[i] >= limit)
+            bad_argument(name + "[" + std::to_string(i) + "] is " + std::to_string(index[i]) +
+                         ", expected 0 <= " + name + " < " + std::to_string(limit));
+}
 
 void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types) {
     for (std::int64_t n = 0; n < num_nodes; ++n)

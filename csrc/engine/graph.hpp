@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/neighbors/list_numbers.hpp"
@@ -55,6 +56,10 @@ struct CellSystem {
     const double* energy_weights = nullptr;  // [num_nodes]; see System
 };
 
+// Throws EngineError (ErrorKind::argument) naming the first of `index` [count] that is negative or
+// not less than `limit`.
+void check_range(const std::int32_t* index, std::int64_t count, std::int64_t limit,
+                 const std::string& name);
 // Throws EngineError naming the first type that is out of range.
 void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types);
 

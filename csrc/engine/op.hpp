@@ -1,8 +1,8 @@
 // Operations of a network: what each one declares, and which back ends run it.
 //
 // A specification is read from its entry of "layers" and checked once, whatever runs it later; the
-// program (program.hpp) is planned from specifications alone. Implementations for CPUs (cpu.hpp)
-// and devices (cuda.hpp) are made from a specification and only run it.
+// program (program.hpp) is planned from specifications alone. Implementations for CPUs
+// (cpu_op.hpp) and devices (cuda/cuda_op.hpp) are made from a specification and only run it.
 #pragma once
 
 #include <cstdint>
@@ -149,30 +149,25 @@ struct OpType {
 };
 std::map<std::string, OpType>& op_types();
 
-// In the header of an operation: inline const RegisterSpec<LinearSpec> linear_spec{"linear"};
-template <typename Spec>
-struct RegisterSpec {
-    explicit RegisterSpec(const char* type) {
-        op_types()[type].read = [](const LayerEntry& entry) -> std::unique_ptr<OpSpec> {
-            return std::make_unique<Spec>(entry);
-        };
-    }
-};
-
-// In the source of an implementation: const RegisterOp<LinearSpec, CpuLinear> registered{"linear"};
-template <typename Spec, template <typename> class Op>
+// Registers implementations of an operation, and how its specification is read:
+//     const RegisterOp<LinearSpec, CpuLinear, CudaLinear> registered{"linear"};
+template <typename Spec, template <typename> class... Ops>
 struct RegisterOp {
     explicit RegisterOp(const char* type) {
-        add<float>(op_types()[type]);
-        add<double>(op_types()[type]);
+        OpType& known = op_types()[type];
+        known.read = [](const LayerEntry& entry) -> std::unique_ptr<OpSpec> {
+            return std::make_unique<Spec>(entry);
+        };
+        (add<Ops<float>>(known), ...);
+        (add<Ops<double>>(known), ...);
     }
 
 private:
-    template <typename T>
+    template <typename Op>
     static void add(OpType& type) {
-        using Base = typename Op<T>::Base;
+        using Base = typename Op::Base;
         std::get<MakeOp<Base>>(type.make) = [](const OpSpec& spec) -> std::unique_ptr<Base> {
-            return std::make_unique<Op<T>>(static_cast<const Spec&>(spec));
+            return std::make_unique<Op>(static_cast<const Spec&>(spec));
         };
     }
 };

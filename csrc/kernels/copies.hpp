@@ -16,17 +16,17 @@ struct PlacedNodes {
 // Copies numbers, from or to the device or page-locked memory of the host, and sets other numbers
 // and marks to zero.
 struct CopyArguments {
-    const double* from;
-    double* to;
+    const double* from;  // [count]
+    double* to;          // [count]
     Long count;
-    double* cleared;
+    double* cleared;  // [num_cleared]
     Long num_cleared;
-    int* marks;
+    int* marks;  // [num_marks]
     Long num_marks;
     PlacedNodes placed;  // of positions
-    // [num_nodes] Row node[i] of the energies, forces and virials is copied to row i; null: row i.
-    // All nodes are local. The first item of each of these parts follows.
-    const int* node;
+    // Row node[i] of the energies, forces and virials is copied to row i; null: row i. All nodes
+    // are local. The first item of each of these parts follows.
+    const int* node;  // [num_nodes]
     Long num_nodes, energies, forces, virials;
 };
 static_assert(sizeof(CopyArguments) == 120);

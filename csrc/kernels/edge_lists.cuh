@@ -22,7 +22,6 @@ extern "C" __global__ void __launch_bounds__(256) expand_rows(const ListArgument
         p.receiver[i] = int(receiver);
         p.receiver_type[i] = to;
         p.sender_type[i] = from;
-        p.identity[i] = i;
         p.pairs[to * p.num_types + from] = 1;
         const int other = p.sender[i];
         if (other >= p.num_local || other == receiver) continue;
@@ -117,17 +116,15 @@ INLINE bool listed(const ListArguments& p, int edge) {
     return ((a ^ b) & 1) != 0 ? a > b : a < b;
 }
 
-// Marks places of a range whose sender differs from that of the place before, and listed edges that
+// Marks edges whose sender differs from that of the place before, and listed edges that
 // begin a row of pairs because their sender or their group differs from that of the edge before.
 extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments p) {
     const Long i = thread_number();
     if (i >= p.num_edges) return;
     const int edge = p.edge_of_place[i];
     const int first = p.range_edge[range_of(p, i)];
-    p.place[edge] = int(i) - first;
     const int before = p.edge_of_place[i == first ? i : i - 1];
     p.runs[i] = i == first || p.sender[edge] != p.sender[before];
-    if (p.group == 0) return;
     const bool new_group = p.receiver[edge] / p.group != p.receiver[before] / p.group;
     p.row_runs[i] = listed(p, edge) && (p.runs[i] != 0 || new_group);
 }
@@ -136,25 +133,20 @@ extern "C" __global__ void __launch_bounds__(256) count_senders(const ListArgume
     const Long c = thread_number();
     if (c > p.num_ranges) return;
     p.range_first_sender[c] = p.runs[p.range_edge[c]];
-    if (p.group != 0) p.range_first_row[c] = p.row_runs[p.range_edge[c]];
+    p.range_first_row[c] = p.row_runs[p.range_edge[c]];
 }
 
 extern "C" __global__ void __launch_bounds__(256) write_senders(const ListArguments p) {
     const Long i = thread_number();
     if (p.num_ranges == 1) {  // all nodes count as senders
-        if (p.group != 0 && i <= p.num_nodes) p.range_row_ptr[i] = p.row_runs[p.sender_ptr[i]];
+        if (i <= p.num_nodes) p.range_row_ptr[i] = p.row_runs[p.sender_ptr[i]];
     } else if (i < p.num_edges && p.runs[i] != p.runs[i + 1]) {
-        const int c = range_of(p, i);
         p.range_sender[p.runs[i]] = p.sender[p.edge_of_place[i]];
-        p.range_sender_ptr[p.runs[i] + c] = int(i) - p.range_edge[c];
-        if (p.group != 0) p.range_row_ptr[p.runs[i] + c] = p.row_runs[i];
+        p.range_row_ptr[p.runs[i] + range_of(p, i)] = p.row_runs[i];
     }
-    if (p.num_ranges > 1 && i < p.num_ranges) {
-        const Long end = p.range_first_sender[i + 1] + i;
-        p.range_sender_ptr[end] = p.range_edge[i + 1] - p.range_edge[i];
-        if (p.group != 0) p.range_row_ptr[end] = p.range_first_row[i + 1];
-    }
-    if (i >= p.num_edges || p.group == 0) return;
+    if (p.num_ranges > 1 && i < p.num_ranges)
+        p.range_row_ptr[p.range_first_sender[i + 1] + i] = p.range_first_row[i + 1];
+    if (i >= p.num_edges) return;
     const int edge = p.edge_of_place[i];
     p.row_of_edge[edge] = listed(p, edge) ? p.row_runs[i + 1] - 1 : -1;
 }

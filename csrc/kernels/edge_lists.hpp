@@ -8,28 +8,32 @@ namespace mdcg {
 // What follows from the rows of receivers: ends of edges, edges by sender, and pairs of edges.
 struct ListArguments {
     Long num_edges, num_local, num_nodes, num_types, num_ranges;
-    Long group;  // receivers; 0: no pairs are wanted
-    const int *row_ptr, *sender, *types;
-    int *receiver, *sender_type, *receiver_type, *identity;  // [num_edges]
-    int* pairs;                                              // [num_types^2] is there such an edge
-    const unsigned* sorted_sender;                           // [num_edges]
-    int *sender_ptr, *by_sender;                             // [num_nodes + 1], [num_edges]
-    // First edge of each range, [num_ranges + 1]. While rows are counted to choose ranges, chunks
-    // stand in the place of ranges.
-    const int* range_edge;
-    unsigned* range_key;         // [num_edges] of by_sender
-    int *edge_of_place, *place;  // [num_edges]
-    int* runs;                   // [num_edges + 1] does a sender begin; then how many before
-    int* range_first_sender;     // [num_ranges + 1]
-    int *range_sender, *range_sender_ptr;
-    // Of pairs: see csrc/engine/cuda/device_edges.hpp.
-    Long* one_way;
-    int* row_runs;         // [num_edges + 1] does a row begin; then how many before
-    int* range_first_row;  // [num_ranges + 1]
-    int *row_of_edge, *range_row_ptr;
-    int* by_group;
-    int* pair_row;
+    Long group;                     // receivers; 0: no pairs are wanted
+    const int* row_ptr;             // [num_local + 1]
+    const int* sender;              // [num_edges]
+    const int* types;               // [num_nodes]
+    int* receiver;                  // [num_edges]
+    int* sender_type;               // [num_edges]
+    int* receiver_type;             // [num_edges]
+    int* pairs;                     // [num_types^2] is there such an edge
+    const unsigned* sorted_sender;  // [num_edges]
+    int* sender_ptr;                // [num_nodes + 1]
+    int* by_sender;                 // [num_edges]
+    // The rest is of pairs: see csrc/engine/cuda/device_edges.hpp.
+    const int* range_edge;    // [num_ranges + 1] first edge of each range
+    unsigned* range_key;      // [num_edges] range of each edge of by_sender
+    int* edge_of_place;       // [num_edges] edges by range, then by sender
+    int* runs;                // [num_edges + 1] does a sender begin; then how many before
+    int* row_runs;            // [num_edges + 1] does a row begin; then how many before
+    int* range_first_sender;  // [num_ranges + 1]
+    int* range_first_row;     // [num_ranges + 1]
+    int* range_sender;        // [senders]
+    int* range_row_ptr;       // [senders + num_ranges], or [num_nodes + 1] for one range
+    Long* one_way;            // [1]
+    int* by_group;            // [num_edges]
+    int* row_of_edge;         // [num_edges]
+    int* pair_row;            // [num_edges]
 };
-static_assert(sizeof(ListArguments) == 256);
+static_assert(sizeof(ListArguments) == 232);
 
 }  // namespace mdcg

@@ -27,7 +27,7 @@ def main() -> None:
     """Print a definition of ``mdcg::kernel_source``."""
     files = sorted(FOLDER.rglob("*.cuh"))
     included = {name for file in files for name in INCLUDE.findall(file.read_text("utf-8"))}
-    print('#include "engine/cuda/kernel_sources.hpp"\n\n#include <stdexcept>\n')
+    print('#include "engine/cuda/kernels.hpp"\n\n#include <stdexcept>\n')
     print("namespace mdcg {\n\nconst char* kernel_source(const std::string& name) {")
     names = (file.relative_to(FOLDER).as_posix() for file in files)
     for name in (name for name in names if name not in included or "/" in name):

@@ -15,12 +15,12 @@ static_assert(sizeof(GemmPart) == 16);
 // Row r, counted in components: component r % batch of node r / batch, or of that place in a list.
 template <typename T>
 struct GemmProduct {
-    const T* a;
+    const T* a;       // [nodes][a_width]
     const T* b;       // [all depths][columns]
-    const T* images;  // of b, for gemm_warpgroup.cuh; null: none
-    T* c;
-    const int* list;        // nodes; null: 0, 1, 2, ..
-    const T* bias;          // [columns], added; null: none
+    const T* images;  // [slices of rows][tiles of columns] of b, for gemm_warpgroup.cuh; null: none
+    T* c;             // [nodes][c_width]
+    const int* list;  // [nodes]; null: 0, 1, 2, ..
+    const T* bias;    // [columns], added; null: none
     const int* bias_types;  // not null: bias [types][columns], by type of the node
     int a_width, c_width;   // items from node to node
     int c_step;             // and from component to component

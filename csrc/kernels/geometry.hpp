@@ -5,11 +5,13 @@
 
 namespace mdcg {
 
-// What is added to pos[receiver] - pos[sender]: see csrc/engine/cuda/device_edges.hpp.
+// What is added to pos[receiver] - pos[sender], Å. At most one of the first two is not null.
 struct EdgeShifts {
-    const double* shift;
+    const double* shift;  // [num_edges][3]
+    // [num_edges] row of `table`; where `packed` is set, what the three rows of `table` are
+    // multiplied with: three numbers of 10 bits, each plus 512.
     const int* image;
-    const double* table;
+    const double* table;  // [rows][3]
     Long packed;
 };
 static_assert(sizeof(EdgeShifts) == 32);
@@ -17,32 +19,40 @@ static_assert(sizeof(EdgeShifts) == 32);
 template <typename T>
 struct GeometryArguments {
     Long num_local;
-    const int *row_ptr, *sender;
+    const int* row_ptr;  // [num_local + 1]
+    const int* sender;   // [num_edges]
     EdgeShifts shifts;
-    const double* positions;
-    T* unit;                 // [num_edges][3]
-    double* length;          // [num_edges]
-    int* active;             // [num_edges] of each receiver, from where its edges begin
-    int* by_length;          // the same in another order: see csrc/engine/cuda/device_edges.hpp
-    const int* sender_type;  // [num_edges]; null: by_length is not by type
-    int* num_active;         // [num_local]
-    int* failures;
+    const double* positions;  // [num_nodes][3] Å
+    T* unit;                  // [num_edges][3]
+    double* length;           // [num_edges]
+    int* active;              // [num_edges] of each receiver, from where its edges begin
+    int* by_length;           // [num_edges] in another order: see csrc/engine/cuda/device_edges.hpp
+    const int* sender_type;   // [num_edges]; null: by_length is not by type
+    int* num_active;          // [num_local]
+    int* failures;            // [1]
     double r_max, sign;
     // Of pairs: see csrc/engine/cuda/device_edges.hpp.
-    Long group;  // receivers; 0: none
-    const int *by_group, *pair_row;
-    int *active_pairs, *active_pair_row, *num_pairs;
-    int* active_rows;  // all 0 before the kernel
+    Long group;            // receivers; 0: none
+    const int* by_group;   // [num_edges]
+    const int* pair_row;   // [num_edges]
+    int* active_pairs;     // [num_edges]
+    int* active_pair_row;  // [num_edges]
+    int* num_pairs;        // [groups]
+    int* active_rows;      // [rows] all 0 before the kernel
 };
 static_assert(sizeof(GeometryArguments<float>) == 192 && sizeof(GeometryArguments<double>) == 192);
 
 template <typename T>
 struct AssembleArguments {
     Long num_nodes, num_local;
-    const int *row_ptr, *sender_ptr, *by_sender, *sender, *receiver;
+    const int* row_ptr;     // [num_local + 1]
+    const int* sender_ptr;  // [num_nodes + 1]
+    const int* by_sender;   // [num_edges]
+    const int* sender;      // [num_edges]
+    const int* receiver;    // [num_edges]
     EdgeShifts shifts;
-    const double* positions;
-    const T* gradient;  // [parts][edges][3], whose sum is dE/dvec
+    const double* positions;  // [num_nodes][3] Å
+    const T* gradient;        // [parts][edges][3], whose sum is dE/dvec
     Long parts, num_edges;
     double* forces;   // [num_nodes][3]
     double* virials;  // [num_nodes][9] or null

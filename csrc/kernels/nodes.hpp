@@ -22,7 +22,7 @@ struct AddArguments {
     const T* received;  // [rows received * width]
     const int* node;    // [count]
     const int* first;   // [count + 1], in `place`
-    const int* place;   // rows of `received`
+    const int* place;   // [first[count]] rows of `received`
     Long count;
     int width;
 };

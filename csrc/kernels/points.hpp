@@ -12,10 +12,12 @@ constexpr int POINT_WARPS = 4, POINT_THREADS = 32 * POINT_WARPS;
 // Points sorted by type and by boxes, of which those along x follow each other. Boxes are those of
 // the last list; `slack` is how far points may be from theirs.
 struct PointSet {
-    const double *x, *y, *z;  // [count] Å
-    const int* own;           // [num_local] the point of a node itself
-    const int* slot_type;     // [slots] types that occur
-    const int* first;         // [slots][boxes z][y][x + 1] first point of a box
+    const double* x;       // [count] Å
+    const double* y;       // [count]
+    const double* z;       // [count]
+    const int* own;        // [num_local] the point of a node itself
+    const int* slot_type;  // [slots] types that occur
+    const int* first;      // [slots][boxes z][y][x + 1] first point of a box
     double origin[3], edge[3], inverse_edge[3];
     double slack;
     int boxes[3], slots;
@@ -27,7 +29,9 @@ struct PlaceArguments {
     const double* positions;  // [num_nodes][3]
     const int* node;          // [count]
     const double* offset;     // [count][3] Å
-    double *x, *y, *z;
+    double* x;                // [count] Å
+    double* y;                // [count]
+    double* z;                // [count]
     Long count;
 };
 static_assert(sizeof(PlaceArguments) == 56);
@@ -35,9 +39,9 @@ static_assert(sizeof(PlaceArguments) == 56);
 // out[number][point] = rows[node of the point][number].
 template <typename T>
 struct GatherPointsArguments {
-    const T* rows;
-    const int* node;
-    double* out;
+    const T* rows;    // [num_nodes][width]
+    const int* node;  // [count]
+    double* out;      // [numbers][count]
     Long count;
     int numbers, width;
 };
@@ -46,8 +50,8 @@ static_assert(sizeof(GatherPointsArguments<float>) == 40);
 template <typename T>
 struct CoordinationArguments {
     PointSet points;
-    const double* radii;  // [T] Å
-    const int* types;
+    const double* radii;   // [T] Å
+    const int* types;      // [num_local]
     T* out;                // [num_local][width]
     const double* slopes;  // [points] derivatives by coordination numbers
     double* forces;        // [num_local][3], added to
@@ -64,11 +68,11 @@ struct DispersionArguments {
     const double* weights;       // [MAX_REFERENCES][points]
     const double* c6;            // [T][MAX_REFERENCES][T][MAX_REFERENCES]
     const PairDamping* damping;  // [T][T]
-    const int* types;
-    double* energies;  // [num_local], added to
-    T* gradient;       // [num_local][width] of rows, written
-    double* forces;    // [num_local][3], added to
-    double* virials;   // [num_local][6], added to
+    const int* types;            // [num_local]
+    double* energies;            // [num_local], added to
+    T* gradient;                 // [num_local][width] of rows, written
+    double* forces;              // [num_local][3], added to
+    double* virials;             // [num_local][6], added to
     double cutoff;
     Long count;
     int num_types, width;
@@ -77,8 +81,10 @@ static_assert(sizeof(DispersionArguments<double>) == 240);
 
 // forces and virials [nodes][9] of atoms += what points have added.
 struct PointForceArguments {
-    const double *point_forces, *point_virials;
-    double *forces, *virials;  // virials may be null
+    const double* point_forces;   // [num_local][3]
+    const double* point_virials;  // [num_local][6]
+    double* forces;               // [num_local][3]
+    double* virials;              // [num_local][9], or null
     Long num_local;
 };
 static_assert(sizeof(PointForceArguments) == 40);
@@ -86,8 +92,8 @@ static_assert(sizeof(PointForceArguments) == 40);
 // Column 0 of the rows of `out` = column 0 of those of `rows`.
 template <typename T>
 struct ColumnArguments {
-    const T* rows;
-    double* out;
+    const T* rows;  // [count][width]
+    double* out;    // [count][out_width]
     Long count;
     int width, out_width;
 };

@@ -72,8 +72,10 @@ extern "C" __global__ void __launch_bounds__(128) sum_rows(const SumRowsArgument
     for (Long i = thread_number(); i < p.count * p.width; i += thread_count()) {
         const Long n = i / p.width, k = i % p.width;
         T total = 0;
-        for (Long row = p.begin[n] - p.first_row; row < p.begin[n + 1] - p.first_row; ++row)
-            total += p.rows[row * p.width + k];
-        p.to[(p.node ? Long(p.node[n]) : p.first_node + n) * p.width + k] += total;
+        for (Long at = p.begin[n]; at < p.begin[n + 1]; ++at) {
+            const Long row = (p.edge ? p.edge[at] : at) - p.first_edge;
+            if (row >= 0 && row < p.num_edges) total += p.rows[row * p.width + k];
+        }
+        p.to[(p.first_node + n) * p.width + k] += total;
     }
 }

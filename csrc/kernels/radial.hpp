@@ -7,7 +7,7 @@ namespace mdcg {
 
 template <typename T>
 struct RadialArguments {
-    Long first, num_edges;  // of the chunk
+    Long first, num_edges;  // edges of this launch, of all edges
     Long num_types;
     const int* sender;         // [all edges]
     const int* receiver;       // [all edges]
@@ -25,24 +25,21 @@ struct RadialArguments {
     const T* d_hidden;  // [num_edges][STRIDE]
     double* d_length;   // [num_edges]
     // Gradients of the first layer's preactivations, in rows of padded OUT[0]; null: not wanted.
-    T* d_sender;       // [num_edges], rows by place
-    T* d_receiver;     // [num_edges], rows by edge
-    const int* place;  // [all edges]
+    T* d_first;  // [num_edges]
 };
-static_assert(sizeof(RadialArguments<float>) == 208 && sizeof(RadialArguments<double>) == 208);
+static_assert(sizeof(RadialArguments<float>) == 192 && sizeof(RadialArguments<double>) == 192);
 
-// Rows of a chunk, those of one node side by side, added to rows of nodes.
+// Rows of edges, summed by node and added to rows of nodes.
 template <typename T>
 struct SumRowsArguments {
-    Long count;       // nodes
-    const int* node;  // [count]; null: first_node, ..
-    Long first_node;
-    const int* begin;  // [count + 1] rows of a node
-    Long first_row;    // what `begin` calls the first of the chunk
-    const T* rows;     // [rows][width]
-    T* to;             // [nodes][width]
+    Long count, first_node;      // nodes
+    const int* begin;            // [count + 1] positions in `edge`
+    const int* edge;             // edges of the nodes; null: edge i is at position i
+    T* to;                       // [all nodes][width]
+    Long first_edge, num_edges;  // that have rows; others are left out
+    const T* rows;               // [num_edges][width]
     Long width;
 };
-static_assert(sizeof(SumRowsArguments<float>) == 64 && sizeof(SumRowsArguments<double>) == 64);
+static_assert(sizeof(SumRowsArguments<float>) == 72 && sizeof(SumRowsArguments<double>) == 72);
 
 }  // namespace mdcg

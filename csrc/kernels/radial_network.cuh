@@ -8,13 +8,20 @@
 // Defined before: EDGES, THREADS; BASIS functions of kind BASIS_KIND (0 bessel, 1 gaussian,
 // 2 chebyshev), TRANSFORM (0 none, 1 agnesi, 2 soft), NORMALIZED (argument r / r_max), CUTOFF
 // (polynomial) with CUTOFF_WHOLE (its power, 0: not a whole number) and CUTOFF_ON_BASIS; hidden
-// layers LAYERS with arrays OUT, KIND (activation), NORM, and places in p.weights: WEIGHT [in]
-// [padded out], WEIGHT_T [out][padded in], BIAS, NORM_WEIGHT, NORM_BIAS, FACTOR, EPSILON;
-// SENDER_TABLE, RECEIVER_TABLE [types][padded out] (-1: none); SENDER_ROWS, RECEIVER_ROWS (rows of
-// nodes are added); LAST, CONSTANT (a unit of 1 after the last), STRIDE (of hidden rows), ALIGN
-// (items of 64 bytes), WIDEST (rows of a buffer), KEPT (places of layers), KEPT_SCALE, KEPT_LAST,
-// KEPT_ITEMS; TYPED_R_MAX.
+// layers LAYERS, and HIDDEN_LAYERS with a LayerPlaces for each; SENDER_TABLE and RECEIVER_TABLE,
+// places in p.weights of [types][padded out] (-1: none); SENDER_ROWS, RECEIVER_ROWS (rows of nodes
+// are added); LAST, CONSTANT (a unit of 1 after the last), STRIDE (of hidden rows), ALIGN (items of
+// 64 bytes), WIDEST (rows of a buffer), KEPT_LAST (place in p.kept), KEPT_ITEMS; TYPED_R_MAX.
 constexpr int PITCH = EDGES + 4;
+
+// A hidden layer: units, activation, whether it is normalised; then places in p.weights, of weights
+// [in][padded out] and [out][padded in] and of rows, and places of a tile in p.kept.
+struct LayerPlaces {
+    int out, kind, norm;
+    int weight, weight_t, bias, norm_weight, norm_bias, factor, epsilon;
+    int kept, kept_scale;
+};
+constexpr LayerPlaces NETWORK[] = {HIDDEN_LAYERS};
 
 struct alignas(16) Quad {
     T v[4];
@@ -22,17 +29,17 @@ struct alignas(16) Quad {
 
 constexpr int padded(int items) { return (items + ALIGN - 1) / ALIGN * ALIGN; }
 
-// A hidden layer's entries of the arrays.
 template <int I>
 struct Hidden {
-    static constexpr int IN = I == 0 ? BASIS : OUT[I > 0 ? I - 1 : 0], N = OUT[I];
+    static constexpr LayerPlaces L = NETWORK[I];
+    static constexpr int IN = I == 0 ? BASIS : NETWORK[I > 0 ? I - 1 : 0].out, N = L.out;
     static constexpr int WIDTH = padded(N), IN_WIDTH = padded(IN);
-    static constexpr int ACTIVATION = KIND[I];
-    static constexpr bool NORMALIZES = NORM[I];
-    static constexpr int MATRIX = WEIGHT[I], TRANSPOSED = WEIGHT_T[I], SHIFT = BIAS[I];
-    static constexpr int SCALE = NORM_WEIGHT[I], OFFSET = NORM_BIAS[I];
-    static constexpr int PREFACTOR = FACTOR[I], SMALL = EPSILON[I];
-    static constexpr int SAVED = KEPT[I], SAVED_SCALE = KEPT_SCALE[I];
+    static constexpr int ACTIVATION = L.kind;
+    static constexpr bool NORMALIZES = L.norm;
+    static constexpr int MATRIX = L.weight, TRANSPOSED = L.weight_t, SHIFT = L.bias;
+    static constexpr int SCALE = L.norm_weight, OFFSET = L.norm_bias;
+    static constexpr int PREFACTOR = L.factor, SMALL = L.epsilon;
+    static constexpr int SAVED = L.kept, SAVED_SCALE = L.kept_scale;
 };
 
 // What all functions of the basis have in common, by edge.
@@ -301,14 +308,12 @@ INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* ot
         constexpr int WIDTH = H::WIDTH;
         basis<true>(p, tile, other);
         __syncthreads();
-        if (p.d_sender || p.d_receiver)
+        if (p.d_first)
             for (int i = threadIdx.x; i < EDGES * WIDTH; i += THREADS) {
                 const int s = i / WIDTH, k = i % WIDTH;
                 const Long number = Long(blockIdx.x) * EDGES + s;
                 if (number >= p.num_edges) break;
-                const T value = k < N ? d[k * PITCH + s] : T(0);
-                if (p.d_sender) p.d_sender[Long(p.place[tile.edge[s]]) * WIDTH + k] = value;
-                if (p.d_receiver) p.d_receiver[number * WIDTH + k] = value;
+                p.d_first[number * WIDTH + k] = k < N ? d[k * PITCH + s] : T(0);
             }
         __syncthreads();
         // derivatives of preactivations with respect to the length, times d; a thread's sums

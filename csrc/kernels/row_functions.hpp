@@ -180,7 +180,7 @@ struct Energy {
     }
 };
 
-// Weights of the reference atoms of D3 (engine/ops/node/reference_weights.hpp).
+// Weights of the reference atoms of D3 (engine/ops/node/reference_weights.cpp).
 constexpr int MAX_REFERENCES = 7;  // of a type
 template <typename T>
 struct ReferenceWeights {
@@ -269,8 +269,9 @@ struct Gate {
     const GateBlock* x_blocks;    // [blocks of x]
     const GateBlock* out_blocks;  // [blocks of out]
     const GateEntry* entries;     // [blocks of out]
-    const int* uses;              // numbers of entries, by block of x
-    const int* columns;           // [channels] block of each channel of a node, padding included
+    const int* uses;              // [last_use of the last block of x] numbers of entries
+    const int* x_columns;         // [channels] block of each channel of a row of x, with padding
+    const int* out_columns;       // [channels] the same for a row of out
     Long count;                   // nodes times channels, less than 2^31
     int channels, x_width, out_width, add;
 
@@ -281,8 +282,7 @@ struct Gate {
         return T(e.factor) * y;
     }
     // Channels of all blocks stand one after the other, padded.
-    MDCG_HD int channel_in_block(const GateBlock* blocks, int channel) const {
-        const int block = columns[channel];
+    MDCG_HD int channel_in_block(const GateBlock* blocks, int block, int channel) const {
         for (int b = 0; b < block; ++b) channel -= blocks[b].stride;
         return channel;
     }
@@ -291,8 +291,9 @@ struct Gate {
     MDCG_HD void forward(const Row& row) const {
         const Long n = unsigned(row.number) / unsigned(channels);
         const int channel = int(row.number) - int(n) * channels;
-        const int u = channel_in_block(out_blocks, channel);
-        const GateBlock& to = out_blocks[columns[channel]];
+        const int b = out_columns[channel];
+        const int u = channel_in_block(out_blocks, b, channel);
+        const GateBlock& to = out_blocks[b];
         const GateEntry& e = entries[to.entry];
         const GateBlock& from = x_blocks[e.in];
         const T* const a = x + n * x_width;
@@ -316,8 +317,8 @@ struct Gate {
     MDCG_HD void backward(const Row& row) const {
         using V = typename Row::Value;
         const Long n = unsigned(row.number) / unsigned(channels);
-        const int channel = int(row.number) - int(n) * channels, b = columns[channel];
-        const int u = channel_in_block(x_blocks, channel);
+        const int channel = int(row.number) - int(n) * channels;
+        const int b = x_columns[channel], u = channel_in_block(x_blocks, b, channel);
         const GateBlock& block = x_blocks[b];
         const T* const a = x + n * x_width;
         T* const d = dx + n * x_width + block.offset + u;

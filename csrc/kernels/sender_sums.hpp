@@ -13,17 +13,17 @@ struct SenderSumArguments {
     PackOf<T>* __restrict__ target;      // [nodes][width], added to or written: see `add`
     const int* __restrict__ sender;      // [senders] node; null: those of `own`
     const int* __restrict__ row_ptr;     // [senders + 1]; null: there are no rows
-    // Rows of edges: the edges of a range by sender, of which those outside of the chunk and those
-    // beyond r_max are skipped, and the lengths of all edges.
-    const int* __restrict__ edge;
-    const double* __restrict__ length;
+    // Rows of edges: edges by sender, of which those without rows and those beyond r_max are
+    // skipped.
+    const int* __restrict__ edge;       // [row_ptr[senders]]
+    const double* __restrict__ length;  // [all edges]
     // Rows of pairs, which are by sender: 0 for those that do not count. Null: rows of edges.
-    const int* __restrict__ active_rows;
+    const int* __restrict__ active_rows;  // [rows]
     // Rows that blocks have summed for the nodes from first_own on: [num_own][own_parts][width].
     // Where add is 0, the targets of these nodes are written instead of added to.
     const PackOf<T>* __restrict__ own;
     Long senders, width;        // width in packs
-    int first_edge, num_edges;  // of the chunk, and of the rows of edges
+    int first_edge, num_edges;  // edges that have rows
     int parts;                  // threads that share the edges and rows of a sender
     int group;                  // threads with the same sender: a power of two
     int first_own, num_own, own_parts, add;

@@ -21,11 +21,11 @@ static_assert(sizeof(ScanArguments) == 24);
 // One digit of a stable sort.
 struct SortArguments {
     Long count, tiles;
-    const unsigned* keys;
-    const int* values;  // null: first_value, first_value + 1, ..
-    int* counts;        // [digits][tiles], then where each begins
-    unsigned* out_keys;
-    int* out_values;
+    const unsigned* keys;            // [count]
+    const int* values;               // [count]; null: first_value, first_value + 1, ..
+    int* counts;                     // [digits][tiles], then where each begins
+    unsigned* out_keys;              // [count]
+    int* out_values;                 // [count]
     int shift, digits, first_value;  // digits: a power of two up to 256
 };
 static_assert(sizeof(SortArguments) == 72);

@@ -17,19 +17,22 @@ struct SystemArguments {
     int* system;                // [num_nodes]
     double* positions;          // [num_nodes][3] inside the cell
     int* row_ptr;               // [num_nodes + 1]
-    unsigned long long* total;  // edges
-    int* sender;
-    double* shift;  // [num_edges][3]
+    unsigned long long* total;  // [1] edges
+    int* sender;                // [num_edges]
+    double* shift;              // [num_edges][3]
 };
 static_assert(sizeof(SystemArguments) == 112);
 
 struct SystemSumArguments {
     Long num_systems;
-    const int* first_node;
-    const double *positions, *energies, *forces, *virials;  // of nodes; the last two may be null
-    double* energy;                                         // [num_systems]
-    double* virial;                                         // [num_systems][9]
-    int* finite;                                            // [num_systems]
+    const int* first_node;    // [num_systems + 1]
+    const double* positions;  // [num_nodes][3]
+    const double* energies;   // [num_nodes]
+    const double* forces;     // [num_nodes][3], or null
+    const double* virials;    // [num_nodes][9], or null
+    double* energy;           // [num_systems]
+    double* virial;           // [num_systems][9]
+    int* finite;              // [num_systems]
 };
 static_assert(sizeof(SystemSumArguments) == 72);
 

@@ -16,7 +16,7 @@
 #include "core/kernel_cache.hpp"
 #include "core/notice.hpp"
 #include "core/process.hpp"
-#include "engine/cuda/kernel_sources.hpp"
+#include "engine/cuda/kernels.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
 #include "engine/kernels/kernel_file.hpp"

@@ -14,7 +14,7 @@ import pytest
 from mdcg import _core
 from mdcg.package import Package
 
-from ..internals.internals import chunks_of, core
+from ..internals.internals import core, ranges_of
 from . import test_conv_layer as layers
 from .cuda_models import compare_models, open_both
 from .small_package import SmallPackage, radial_network
@@ -58,24 +58,24 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "compare", compare)
 
 
-def test_several_chunks_of_rows(tmp_path: Path) -> None:
+def test_several_slices_of_edges(tmp_path: Path) -> None:
     path = model_of_features("sender", "receiver").write(tmp_path)
-    with chunks_of(40):
+    with ranges_of(40):
         compare(path, system(40, 150))
 
 
 @pytest.mark.parametrize(
-    ("degrees", "chunk", "sizes"),
+    ("degrees", "most", "sizes"),
     [([10] * 100, 300, [250] * 4), ([10] * 30, 300, [300]), ([10] * 31, 300, [160, 150]),
      ([500] + [10] * 40, 300, [500, 100, 300]), ([0, 0, 7], 300, [7]),
      ([100] * 50 + [80] + [0] * 51, 1300, [1300, 1200, 1300, 1280])],
 )  # fmt: skip
-def test_chunks_of_one_size(degrees: list[int], chunk: int, sizes: list[int]) -> None:
-    lists = core.CudaLists(4.0, 0.5, num_types=1, chunk_edges=chunk)
+def test_ranges_of_one_size(degrees: list[int], most: int, sizes: list[int]) -> None:
+    lists = core.CudaLists(4.0, 0.5, num_types=1, range_edges=most)
     receiver = np.repeat(np.arange(len(degrees)), degrees).astype(np.int32)
     types = np.zeros(len(degrees), np.int32)
     found = lists.take(len(degrees), types, np.zeros_like(receiver), receiver)
-    assert [count for _, _, _, count in found["chunks"]] == sizes
+    assert [count for _, _, _, count in found["divided"]] == sizes
 
 
 def test_high_degrees(tmp_path: Path) -> None:

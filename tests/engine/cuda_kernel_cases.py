@@ -17,7 +17,7 @@ from mdcg.package.linear_map import LinearMap
 from mdcg.problem import ConvProblem
 
 from ..core.contraction_helpers import random_contraction
-from ..internals.internals import chunks_of
+from ..internals.internals import ranges_of
 from .programs import Program, graph, run
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
@@ -62,17 +62,17 @@ def compare(path: Path, g: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_one_chunk(tmp_path: Path, dtype: str) -> None:
+def test_one_range(tmp_path: Path, dtype: str) -> None:
     package(dtype).save(tmp_path / "p.mdcg")
     compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("edges", [9, 60])
-def test_several_chunks(tmp_path: Path, dtype: str, edges: int) -> None:
-    """Spans take turns on two buffers; with 9 edges, some have a single receiver."""
+def test_several_ranges(tmp_path: Path, dtype: str, edges: int) -> None:
+    """Ranges take turns on two buffers; with 9 edges, some have a single receiver."""
     package(dtype).save(tmp_path / "p.mdcg")
-    with chunks_of(edges):
+    with ranges_of(edges):
         compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)
 
 

@@ -30,15 +30,14 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
     f = {
         name: np.array(value, dtype=int)
         for name, value in found.items()
-        if name not in ("chunks", "ranges", "pairs", "milliseconds", "positions")
+        if name not in ("divided", "ranges", "pairs", "milliseconds", "positions")
     }
-    edges, nodes = f["num_edges"], len(f["types"])
+    nodes = len(f["types"])
     sender, types, row_ptr = f["sender"].astype(int), f["types"], f["row_ptr"]
     receiver = np.repeat(np.arange(num_local), np.diff(row_ptr))
     np.testing.assert_array_equal(f["receiver"], receiver)
     np.testing.assert_array_equal(f["sender_type"], types[sender])
     np.testing.assert_array_equal(f["receiver_type"], types[receiver])
-    np.testing.assert_array_equal(f["identity"], np.arange(edges))
     pairs = np.unique(types[receiver] * num_types + types[sender])
     np.testing.assert_array_equal(np.array(found["pairs"]).T @ [num_types, 1], pairs)
     np.testing.assert_array_equal(f["by_sender"], np.argsort(sender, kind="stable"))
@@ -55,50 +54,37 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
         np.testing.assert_array_equal(f[name], begin + np.concatenate([[0], np.cumsum(counts)]))
 
     covered = 0
-    for first_receiver, receivers, first, count in found["chunks"]:
+    for first_receiver, receivers, first, count in found["divided"]:
         assert first_receiver == covered
         covered += receivers
         assert (row_ptr[first_receiver], row_ptr[covered]) == (first, first + count)
     assert covered == num_local
     check_ranges(found)
-    for number, range_ in enumerate(found["ranges"]):
-        (first, count), (first_sender, senders) = range_["edges"], range_["senders"]
-        own = sender[first : first + count]
-        order = np.argsort(own, kind="stable")
-        np.testing.assert_array_equal(f["edge_of_place"][first : first + count], first + order)
-        np.testing.assert_array_equal(f["place"][first : first + count][order], np.arange(count))
-        names = np.arange(nodes) if len(found["ranges"]) == 1 else np.unique(own)
-        begin = np.searchsorted(own[order], names)
-        assert senders == len(names)
-        at = slice(first_sender, first_sender + senders)
-        np.testing.assert_array_equal(f["range_sender"][at], names)
-        ptr = f["range_sender_ptr"][at.start + number : at.stop + number + 1]
-        np.testing.assert_array_equal(ptr, [*begin, count])
 
 
-def check_ranges(found: dict[str, Any]) -> None:
-    """Compare ranges with the chunks that they cover."""
-    chunks = np.array(found["chunks"], int).reshape(-1, 4)
-    covered = 0
+def check_ranges(found: dict[str, Any]) -> list[int]:
+    """Check that ranges cover all receivers, each by whole parts; return the numbers of parts."""
+    ends = [begin + count for begin, count, _, _ in found["divided"]]
+    row_ptr, receiver, counts = found["row_ptr"], 0, []
     for range_ in found["ranges"]:
-        begin, end = range_["chunks"]
-        assert begin == covered < end
-        covered = end
-        _, receivers, _, edges = chunks[begin:end].sum(axis=0)
-        first_receiver, _, first_edge, _ = chunks[begin]
-        assert range_["receivers"] == (first_receiver, receivers)
-        assert range_["edges"] == (first_edge, edges)
-    assert covered == len(chunks)
+        (first, count), (first_edge, edges) = range_["receivers"], range_["edges"]
+        assert first == receiver
+        receiver += count
+        assert (first_edge, edges) == (row_ptr[first], row_ptr[receiver] - row_ptr[first])
+        counts.append(sum(first < end <= receiver for end in ends))
+        assert receiver in ends or not ends
+    assert receiver == len(row_ptr) - 1
+    return counts
 
 
 @pytest.mark.parametrize(
-    ("local", "nodes", "edges", "chunk"),
+    ("local", "nodes", "edges", "most"),
     [(0, 0, 0, 50), (3, 7, 0, 50), (0, 4, 0, 50), (40, 55, 900, 70), (9, 700, 9000, 2000),
      (300, 300, 5000, 8192), (2000, 2000, 2100, 7), (300, 300, 8191, 9000), (300, 300, 8192, 9000),
      (300, 300, 8193, 9000)],
 )  # fmt: skip
-def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -> None:
-    lists = core.CudaLists(4.0, 0.5, num_types=3, chunk_edges=chunk)
+def test_given_edges(local: int, nodes: int, edges: int, most: int, rng: Any) -> None:
+    lists = core.CudaLists(4.0, 0.5, num_types=3, range_edges=most)
     types = rng.integers(3, size=nodes).astype(np.int32)
     receiver = rng.integers(max(local, 1), size=edges).astype(np.int32)
     receiver[receiver == 1] = 0
@@ -108,7 +94,7 @@ def test_given_edges(local: int, nodes: int, edges: int, chunk: int, rng: Any) -
     order = np.argsort(receiver, kind="stable")
     np.testing.assert_array_equal(found["sender"], sender[order])
     np.testing.assert_array_equal(found["types"], types)
-    assert edges == 0 or len(found["chunks"]) > 1 or edges < chunk
+    assert edges == 0 or len(found["divided"]) > 1 or edges < most
     check_rest(found, local, 3)
 
 
@@ -161,7 +147,7 @@ def test_edges_are_those_of_the_host(seed: int) -> None:
     nodes = int(rng.integers(1, 60))
     positions = rng.uniform(-1.5, 2.5, (nodes, 3)) @ cell
     types = rng.integers(3, size=nodes).astype(np.int32)
-    lists = core.CudaLists(cutoff, skin, num_types=3, chunk_edges=100)
+    lists = core.CudaLists(cutoff, skin, num_types=3, range_edges=100)
     found = lists.make(positions, types, cell, periodic)
     assert found is not None
     used = np.where(periodic[:, None], cell, 0.0)

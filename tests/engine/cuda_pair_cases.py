@@ -18,7 +18,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of, core
+from ..internals.internals import core, ranges_of
 from .cuda_device import Device, program, structure
 from .cuda_list_cases import check_ranges
 from .cuda_models import check_short_edges, compare_models, open_both, passes
@@ -82,18 +82,18 @@ def test_edges_with_reverses(
     compare(path, size, counts, rng)
 
 
-@pytest.mark.parametrize("chunk", [8, 150, 400])
-def test_spans_of_chunks(tmp_path: Path, chunk: int, rng: Any) -> None:
-    """Many that take turns, and one range of several chunks."""
-    with chunks_of(chunk):
+@pytest.mark.parametrize("edges", [8, 150, 400])
+def test_ranges(tmp_path: Path, edges: int, rng: Any) -> None:
+    """Many that take turns, and one."""
+    with ranges_of(edges):
         compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
 
 
-def test_short_edges_in_spans_of_chunks(tmp_path: Path) -> None:
+def test_short_edges_in_ranges(tmp_path: Path) -> None:
     """The tables have them, too."""
     (tmp_path / "exact").mkdir()
     exact = _core.Model(layers(table=False).write(tmp_path / "exact"), kernels="generic")
-    with chunks_of(20):
+    with ranges_of(20):
         cuda = _core.Model(layers().write(tmp_path), device="cuda")
         check_short_edges(exact, cuda, 1 / 20, nodes=40, edges=400)
 
@@ -215,7 +215,7 @@ def test_edges_in_order_of_length(by_type: bool, dtype: str, rng: Any) -> None:
 def test_sums_by_sender_skip_dead_rows(
     dtype: str, parts: int, width: int, marked: bool, own_parts: int, add: int, rng: Any
 ) -> None:
-    """Rows of dead edges or pairs may hold anything; so may edges outside of the chunk.
+    """Rows of dead edges or pairs may hold anything; so may other edges than those of a range.
 
     Targets of nodes that have rows of their own are written, unless `add`; others are added to.
     """
@@ -307,10 +307,10 @@ def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
     assert whole > 0.95  # 96 atoms that are divided may begin or end inside a molecule
 
 
-@pytest.mark.parametrize("chunk", [30, 400, 8192])
+@pytest.mark.parametrize("most", [30, 400, 8192])
 @pytest.mark.parametrize(("local", "nodes"), [(0, 0), (1, 1), (4, 9), (40, 40), (31, 45)])
-def test_lists_of_pairs(local: int, nodes: int, chunk: int, rng: Any) -> None:
-    lists = core.CudaLists(R_MAX, 0.0, chunk_edges=chunk, pairs=True)
+def test_lists_of_pairs(local: int, nodes: int, most: int, rng: Any) -> None:
+    lists = core.CudaLists(R_MAX, 0.0, range_edges=most, pairs=True)
     count = 300 if local else 0
     ends = rng.integers(max(local, 1), size=(2, count))
     if nodes > local:  # edges from ghosts have no reverse
@@ -350,9 +350,9 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
     for g, e, r in zip(groups, listed, row[row >= 0], strict=True):
         assert rows[g, sender[e]] == r
     assert sorted(rows.values()) == list(range(len(rows)))
-    # chunks are whole groups; rows are in order of range_, sender and group
-    assert all(chunk[0] % group == 0 for chunk in found["chunks"])
-    check_ranges(found)
+    # ranges are whole groups; rows are in order of range_, sender and group
+    assert all(part[0] % group == 0 for part in found["divided"])
+    parts = check_ranges(found)
     first = 0
     for number, range_ in enumerate(found["ranges"]):
         (first_receiver, receivers), (first_row, num_rows) = range_["receivers"], range_["rows"]
@@ -372,14 +372,13 @@ def check_pairs(found: dict[str, Any], local: int, alone: bool) -> None:
         assert len(ptr) == 0 or ptr[0] == first_row
     assert first == len(rows)
     # two buffers hold all rows, or one of them those of a range_
-    most = found["chunk_edges"] + found["chunk_edges"] // 2
+    most = found["range_edges"] + found["range_edges"] // 2
     found_rows = [range_["rows"][1] for range_ in found["ranges"]]
     if len(rows) <= 2 * most:
-        assert len(found_rows) == min(len(found["chunks"]), 1)
+        assert len(found_rows) == 1
     else:
         fewest = -(-len(rows) // most)
         assert fewest <= len(found_rows) <= 3 * fewest
-        for range_, count in zip(found["ranges"], found_rows, strict=True):
-            begin, end = range_["chunks"]
-            assert count <= most or end == begin + 1
+        for count, number in zip(found_rows, parts, strict=True):
+            assert count <= most or number == 1
     assert row_ptr[-1] == len(sender)

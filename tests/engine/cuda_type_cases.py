@@ -15,7 +15,7 @@ import pytest
 
 from mdcg import _core
 
-from ..internals.internals import chunks_of, filling_from
+from ..internals.internals import filling_from, ranges_of
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both
 from .test_conv_layer import System, system, type_model
 
@@ -109,9 +109,9 @@ def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -
 
 
 def test_many_edges(tmp_path: Path) -> None:
-    """More than one chunk of edges."""
+    """Lists that are divided."""
     models = open_both(type_model(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
-    with chunks_of(100):
+    with ranges_of(100):
         compare_models(*models, system(200, 850), LIMIT["float64"])
 
 

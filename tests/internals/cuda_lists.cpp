@@ -26,7 +26,7 @@ using Indices = py::array_t<std::int32_t, py::array::c_style | py::array::forcec
 
 class Lists {
 public:
-    Lists(double cutoff, double skin, int num_types, std::int64_t chunk_edges, int device,
+    Lists(double cutoff, double skin, int num_types, std::int64_t range_edges, int device,
           bool pairs)
         : num_types_(num_types),
           stream_(device),
@@ -36,7 +36,7 @@ public:
           results_(kernels_),
           given_(device),
           watch_(cutoff, skin) {
-        graph_.chunk_edges = chunk_edges;
+        graph_.range_edges = range_edges;
         if (pairs) graph_.edge_order = mdcg::EdgeOrder::paired;
         kernels_.load();
     }
@@ -59,7 +59,7 @@ public:
         py::dict out = read(start, arrays);
         out["node"] = node_;
         if (arrays) {
-            out["image"] = integers(graph_.image, graph_.num_edges);
+            out["image"] = integers(graph_.shifts.image, graph_.num_edges);
             place();
             std::vector<double> at(static_cast<std::size_t>(3 * nodes));
             mdcg::copy_to_host(at.data(), graph_.positions, 8 * at.size(), stream_);
@@ -113,15 +113,13 @@ private:
         out["bytes"] = g.bytes() + cells_.bytes();
         out["address"] = reinterpret_cast<std::uintptr_t>(g.sender);
         if (!arrays) return out;
-        std::vector<std::tuple<int, int, int, int>> chunks;
-        for (const mdcg::CudaChunk& c : g.chunks)
-            chunks.emplace_back(c.first_receiver, c.num_receivers, c.first_edge, c.num_edges);
-        out["chunks"] = chunks;
-        out["longest_chunk"] = g.longest_chunk;
+        std::vector<std::tuple<int, int, int, int>> divided;
+        for (const mdcg::ReceiverRange& r : g.divided(g.range_edges))
+            divided.emplace_back(r.first_receiver, r.num_receivers, r.first_edge, r.num_edges);
+        out["divided"] = divided;
         py::list ranges;
         for (const mdcg::ReceiverRange& s : g.ranges) {
             py::dict range;
-            range["chunks"] = std::make_tuple(s.first_chunk, s.end_chunk);
             range["receivers"] = std::make_tuple(s.first_receiver, s.num_receivers);
             range["edges"] = std::make_tuple(s.first_edge, s.num_edges);
             range["senders"] = std::make_tuple(s.first_sender, s.num_senders);
@@ -143,23 +141,19 @@ private:
         edges("receiver", g.receiver);
         edges("sender_type", g.sender_type);
         edges("receiver_type", g.receiver_type);
-        edges("identity", g.identity);
-        edges("place", g.place);
-        edges("edge_of_place", g.edge_of_place);
         edges("by_sender", g.by_sender);
-        const auto range_count = static_cast<std::int64_t>(g.ranges.size());
+        out["group"] = g.group;
+        if (g.group == 0) return out;
+        out["range_edges"] = g.range_edges;
+        edges("by_group", g.by_group);
+        edges("pair_row", g.pair_row);
         std::int64_t senders = 0;
-        for (const mdcg::ReceiverRange& s : g.ranges) senders += s.num_senders;
+        for (const mdcg::ReceiverRange& r : g.ranges) senders += r.num_senders;
         std::vector<std::int32_t> nodes(static_cast<std::size_t>(senders));
         std::iota(nodes.begin(), nodes.end(), 0);
         out["range_sender"] =
             g.range_sender != nullptr ? integers(g.range_sender, senders) : std::move(nodes);
-        out["range_sender_ptr"] = integers(g.range_sender_ptr, senders + range_count);
-        out["group"] = g.group;
-        if (g.group == 0) return out;
-        out["chunk_edges"] = g.chunk_edges;
-        edges("by_group", g.by_group);
-        edges("pair_row", g.pair_row);
+        const auto range_count = static_cast<std::int64_t>(g.ranges.size());
         out["range_row_ptr"] = integers(g.range_row_ptr, senders + range_count);
         return out;
     }
@@ -179,9 +173,9 @@ private:
 
 void register_cuda_lists(py::module_& m) {
     m.def(
-        "set_most_chunk_edges",
+        "set_most_range_edges",
         [](std::int64_t edges) {
-            return std::exchange(mdcg::DeviceEdges::most_chunk_edges, edges);
+            return std::exchange(mdcg::DeviceEdges::most_range_edges, edges);
         },
         py::arg("edges"), "Of models that are first evaluated from now on; returns it as it was.");
     m.def(
@@ -202,7 +196,7 @@ void register_cuda_lists(py::module_& m) {
         py::arg("items"), "Of sums and sorts that are made from now on; returns it as it was.");
     py::class_<Lists>(m, "CudaLists")
         .def(py::init<double, double, int, std::int64_t, int, bool>(), py::arg("cutoff"),
-             py::arg("skin"), py::arg("num_types") = 1, py::arg("chunk_edges") = 8192,
+             py::arg("skin"), py::arg("num_types") = 1, py::arg("range_edges") = 8192,
              py::arg("device") = 0, py::arg("pairs") = false)
         .def("make", &Lists::make, py::arg("positions"), py::arg("types"),
              py::arg("cell") = py::none(), py::arg("periodic") = std::array<bool, 3>{},

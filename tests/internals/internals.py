@@ -82,9 +82,9 @@ def small_up_to(edges: int) -> AbstractContextManager[None]:
     return _limit(core.set_most_small_edges, edges)
 
 
-def chunks_of(edges: int) -> AbstractContextManager[None]:
-    """Let models that are first evaluated inside have no more edges in a chunk on devices."""
-    return _limit(core.set_most_chunk_edges, edges)
+def ranges_of(edges: int) -> AbstractContextManager[None]:
+    """Let models that are first evaluated inside divide lists of more edges on devices."""
+    return _limit(core.set_most_range_edges, edges)
 
 
 def filling_from(receivers: int) -> AbstractContextManager[None]:

@@ -18,6 +18,5 @@ struct ToySquareSpec : OpSpec {
             if (block.l != 0) fields.fail("squares " + block_text(block) + ", expected scalars");
     }
 };
-inline const RegisterSpec<ToySquareSpec> toy_square_spec{"toy_square"};
 
 }  // namespace mdcg

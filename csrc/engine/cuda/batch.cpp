@@ -17,8 +17,6 @@ namespace {
 constexpr const char* SYSTEMS_TEXT = "systems.cuh";
 constexpr int SYSTEM_THREADS = 256;
 
-std::int64_t system_blocks(std::int64_t threads) { return ceil_div(threads, SYSTEM_THREADS); }
-
 // What the device is told of systems.
 struct SystemRows {
     double *cell, *inverse;
@@ -110,14 +108,14 @@ void CudaBatch::make_list(const BatchPart& part, double r_max, int num_types,
     if (!part.batch.on_device) copy_to_device(given, positions, 24 * size(nodes), stream);
     copy_to_device(graph.types, types, 4 * size(nodes), stream);
     clear_on_device(a_.total, sizeof(*a_.total), stream);
-    place_nodes_.launch(stream, system_blocks(nodes), SYSTEM_THREADS, a_);
-    count_pairs_.launch(stream, system_blocks(32 * nodes), SYSTEM_THREADS, a_);
+    place_nodes_.cover(stream, nodes, SYSTEM_THREADS, a_);
+    count_pairs_.cover(stream, 32 * nodes, SYSTEM_THREADS, a_);
     sort_.sum(stream, graph.row_ptr, nodes, work_);
 
     const auto write = [&] {
         a_.sender = graph.sender;
         a_.shift = graph.reserve_shifts();
-        write_pairs_.launch(stream, system_blocks(32 * nodes), SYSTEM_THREADS, a_);
+        write_pairs_.cover(stream, 32 * nodes, SYSTEM_THREADS, a_);
     };
     std::vector<std::int32_t> numbers = graph.take_rows(
         {nullptr, narrow(part.first_node()), watch.reach(),
@@ -133,7 +131,7 @@ void CudaBatch::store_sums(const BatchPart& part, const double* energies, const 
     const std::int64_t systems = part.end - part.first;
     const SystemSumArguments a{systems, a_.first_node, a_.positions, energies, forces,
                                virials, energy_,       virial_,      finite_};
-    sum_systems_.launch(stream, system_blocks(32 * systems), SYSTEM_THREADS, a);
+    sum_systems_.cover(stream, 32 * systems, SYSTEM_THREADS, a);
     std::vector<int> finite(size(systems));
     copy_to_host(finite.data(), finite_, 4 * finite.size(), stream);
     const auto store = [&](double* target, const double* found, std::int64_t width) {

@@ -152,7 +152,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     placed_ = {a.point_node, a.given_wraps, cell_};
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, ceil_div(threads, CELL_THREADS), CELL_THREADS, a);
+        function.cover(stream, threads, CELL_THREADS, a);
     };
     launch(find_bins_, std::max<std::int64_t>(num_points, 9));  // also without points
     sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
@@ -163,13 +163,10 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 
     const auto write = [&] {
-        if (!copies) {
-            graph.image = graph.image_rows;
-            graph.table = cell_;
-            graph.packed = true;
-        } else if (num_points > points.num_nodes) {
-            graph.image = graph.image_rows;  // of a table that is given
-        }
+        if (!copies)
+            graph.shifts = {nullptr, graph.image_rows, cell_, 1};
+        else if (num_points > points.num_nodes)
+            graph.shifts.image = graph.image_rows;  // of a table that is given
         a.sender = graph.sender;
         a.image = graph.image_rows;
         launch(write_edges_, 32 * num_points);

@@ -1,10 +1,8 @@
 // What implementations of operations see of one evaluation on a device, and what they are there.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <stdexcept>
-#include <vector>
 
 #include "core/device.hpp"
 #include "engine/cpu_op.hpp"
@@ -17,22 +15,6 @@ namespace mdcg {
 template <typename T>
 class CudaGhosts;    // engine/cuda/ghosts.hpp
 class DevicePoints;  // engine/cuda/device_points.hpp
-
-// A constant array on the device.
-template <typename N>
-class CudaArray {
-public:
-    void upload(const std::vector<N>& source, const DeviceStream& stream) {
-        memory_ = std::make_shared<DeviceMemory>(stream.device());
-        memory_->reserve(std::max<std::size_t>(1, source.size() * sizeof(N)));
-        memory_->upload(source.data(), source.size() * sizeof(N), stream);
-        stream.synchronize();
-    }
-    const N* data() const { return memory_->template as<N>(); }
-
-private:
-    std::shared_ptr<DeviceMemory> memory_;
-};
 
 // All rows are on the device; `edge_gradient` has one for every edge of `edges` and each of its
 // gradient_streams, whose sum is the gradient.
@@ -84,9 +66,9 @@ public:
     virtual EdgeOrder edge_order() const { return EdgeOrder::any; }
     // Whether DeviceEdges::by_length should be by type of the sender first.
     virtual bool by_sender_type() const { return false; }
-    // Whether it writes rows of a chunk's edges by DeviceEdges::place: ranges are then chunks.
-    virtual bool needs_chunks() const { return false; }
-    // Scratch that forward or backward will ask for, of a graph of that size.
+    // Bytes of a row that it keeps for a sender of pairs; 0: it keeps none.
+    virtual std::int64_t pair_row_bytes() const { return 0; }
+    // Scratch that forward or backward will ask for, for that list.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;
     virtual void backward(CudaWorker<T>& worker, Range nodes) const = 0;

@@ -18,14 +18,10 @@ namespace {
 
 constexpr int EDGE_THREADS = 256;
 
-std::int64_t edge_blocks(std::int64_t threads) {
-    return (threads + EDGE_THREADS - 1) / EDGE_THREADS;
-}
-
 // What making a list takes beside it, for so many edges or nodes.
 struct Workspace {
     std::uint32_t *sorted_keys, *spare_keys;
-    std::int32_t *spare_values, *runs, *row_runs, *work;
+    std::int32_t *spare_values, *edge_of_place, *runs, *row_runs, *work;
     std::size_t bytes;
 
     Workspace(char* start, std::int64_t items) {
@@ -33,6 +29,7 @@ struct Workspace {
         parts.take(sorted_keys, items);
         parts.take(spare_keys, items);
         parts.take(spare_values, items);
+        parts.take(edge_of_place, items);
         parts.take(runs, items + 1);
         parts.take(row_runs, items + 1);
         parts.take(work, CudaSort::work_items(items));
@@ -40,15 +37,15 @@ struct Workspace {
     }
 };
 
-// Numbers of ranges in memory of the host or the device. The host writes whether edges are one by
+// Numbers of a list in memory of the host or the device. The host writes whether edges are one by
 // one, the first edges of ranges, and zeros for the pairs of types. The device then writes which
-// pairs there are, and the senders and rows before each range.
-struct SpanNumbers {
+// pairs of types there are, and the senders and rows before each range.
+struct ListCounts {
     std::int64_t* one_way;
     std::int32_t *first_edge, *first_sender, *first_row, *pairs;
     std::size_t before_pairs, before_counts, bytes;
 
-    SpanNumbers(char* start, std::int64_t items, std::int64_t square) {
+    ListCounts(char* start, std::int64_t items, std::int64_t square) {
         Layout parts(start);
         parts.take(one_way, 1);
         parts.take(first_edge, items);
@@ -107,6 +104,27 @@ std::vector<std::int64_t> divide(std::int64_t units, std::int64_t most, const Be
         ends.push_back(end);
     }
     return ends;
+}
+
+// Joins ranges that follow each other, so that each has at most `most` rows unless a given one has
+// more; all of them, if they have at most twice as many. first_row[i]: the rows of the first i.
+std::vector<ReceiverRange> joined(const std::vector<ReceiverRange>& ranges,
+                                  const std::int32_t* first_row, std::int64_t most) {
+    const auto count = static_cast<std::int64_t>(ranges.size());
+    std::vector<std::int64_t> ends{count};
+    if (first_row[count] > 2 * most)
+        ends = divide(count, most, [&](std::int64_t number) { return first_row[number]; });
+    std::vector<ReceiverRange> found;
+    std::int64_t begin = 0;
+    for (const std::int64_t end : ends) {
+        ReceiverRange range = ranges[size(begin)];
+        const ReceiverRange& last = ranges[size(end - 1)];
+        range.num_receivers = last.first_receiver + last.num_receivers - range.first_receiver;
+        range.num_edges = last.first_edge + last.num_edges - range.first_edge;
+        found.push_back(range);
+        begin = end;
+    }
+    return found;
 }
 
 }  // namespace
@@ -178,7 +196,6 @@ std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const Devic
     reserve_edges(rows[num_local]);  // a list that is refused above takes no memory
     count.write();
     row_ptr_.assign(rows, rows + num_local + 1);
-    make_chunks();
     return numbers;
 }
 
@@ -193,9 +210,6 @@ void DeviceEdges::reserve_edges(std::int64_t edges) {
                 parts.take(receiver, count);
                 parts.take(sender_type, count);
                 parts.take(receiver_type, count);
-                parts.take(identity, count);
-                parts.take(place, count);
-                parts.take(edge_of_place, count);
                 parts.take(by_sender, count);
                 parts.take(image_rows, count);
                 parts.take(by_group, paired ? count : 0);
@@ -213,83 +227,58 @@ void DeviceEdges::reserve_edges(std::int64_t edges) {
                 parts.take(active_rows, paired ? count : 0);
                 return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
             });
-    shift = table = nullptr;
-    image = nullptr;
-    packed = false;
+    shifts = {};
 }
 
 double* DeviceEdges::reserve_shifts() {
     shift_memory_.grow(24 * size(num_edges) + 1);
-    shift = shift_memory_.as<double>();
+    shifts = {shift_memory_.as<double>(), nullptr, nullptr, 0};
     return shift_memory_.as<double>();
 }
 
 // -- lists ---------------------------------------------------------------------------------------
 
-std::int64_t DeviceEdges::most_chunk_edges = 131072;
+std::int64_t DeviceEdges::most_range_edges = 131072;
 std::int64_t DeviceEdges::most_small_edges = 131072;
 std::int64_t DeviceEdges::fewest_filling = 1000;
 
-// Chunks of groups of receivers, which are the units of `divide`.
-void DeviceEdges::make_chunks() {
+std::vector<ReceiverRange> DeviceEdges::divided(std::int64_t most_edges) const {
     const std::int64_t unit = std::max<std::int64_t>(group, 1);
-    const auto receivers = [&](std::int64_t units) { return std::min(units * unit, num_local); };
+    const auto receivers = [&](std::int64_t units) {
+        return narrow(std::min(units * unit, num_local));
+    };
     const auto edges = [&](std::int64_t units) { return row_ptr_[size(receivers(units))]; };
-    chunks.clear();
-    longest_chunk = 0;
+    std::vector<ReceiverRange> found;
     std::int64_t begin = 0;
-    for (const std::int64_t end : divide(ceil_div(num_local, unit), chunk_edges, edges)) {
-        CudaChunk chunk{};
-        chunk.first_receiver = narrow(receivers(begin));
-        chunk.num_receivers = narrow(receivers(end) - receivers(begin));
-        chunk.first_edge = edges(begin);
-        chunk.num_edges = edges(end) - edges(begin);
-        longest_chunk = std::max(longest_chunk, chunk.num_edges);
-        chunks.push_back(chunk);
-        begin = end;
-    }
-}
-
-void DeviceEdges::make_ranges(const std::vector<std::int64_t>& ends) {
-    ranges.clear();
-    std::int64_t begin = 0;
-    for (const std::int64_t end : ends) {
+    for (const std::int64_t end : divide(ceil_div(num_local, unit), most_edges, edges)) {
         ReceiverRange range;
-        range.first_chunk = size(begin);
-        range.end_chunk = size(end);
-        range.first_receiver = chunks[range.first_chunk].first_receiver;
-        range.first_edge = chunks[range.first_chunk].first_edge;
-        for (std::size_t c = range.first_chunk; c < range.end_chunk; ++c) {
-            range.num_receivers += chunks[c].num_receivers;
-            range.num_edges += chunks[c].num_edges;
-        }
-        ranges.push_back(range);
+        range.first_receiver = receivers(begin);
+        range.num_receivers = receivers(end) - receivers(begin);
+        range.first_edge = edges(begin);
+        range.num_edges = edges(end) - edges(begin);
+        found.push_back(range);
         begin = end;
     }
+    return found;
 }
 
-void DeviceEdges::count_types(const std::int32_t* host_types, int num_types) {
-    const auto count = [&](std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& first) {
+void DeviceEdges::sort_by_type(const std::int32_t* host_types, int num_types,
+                               const DeviceStream& stream) {
+    const Workspace w(workspace_, edge_capacity_);
+    const auto sort = [&](std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& first) {
         first.assign(size(num_types) + 1, 0);
         for (std::int64_t n = begin; n < end; ++n) ++first[size(host_types[n]) + 1];
         first[0] = narrow(begin);
         std::partial_sum(first.begin(), first.end(), first.begin());
-    };
-    count(0, num_local, local_type_first);
-    count(num_local, num_nodes, ghost_type_first);
-}
-
-void DeviceEdges::sort_by_type(int num_types, const DeviceStream& stream) {
-    const Workspace w(workspace_, edge_capacity_);
-    for (const auto& [begin, end] :
-         {std::pair{std::int64_t(0), num_local}, std::pair{num_local, num_nodes}}) {
         const auto* keys = reinterpret_cast<const std::uint32_t*>(types) + begin;
         sort_.sort(stream, {end - begin, CudaSort::bits(num_types), keys, nullptr, narrow(begin),
                             w.sorted_keys, by_type + begin, w.spare_keys, w.spare_values, w.work});
-    }
+    };
+    sort(0, num_local, local_type_first);
+    sort(num_local, num_nodes, ghost_type_first);
 }
 
-void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStream& stream) {
+void DeviceEdges::order_edges(int num_types, bool reversed, const DeviceStream& stream) {
     const Workspace w(workspace_, edge_capacity_);
     ListArguments a{};
     a.num_edges = num_edges;
@@ -302,23 +291,23 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.receiver = receiver;
     a.sender_type = sender_type;
     a.receiver_type = receiver_type;
-    a.identity = identity;
     a.sorted_sender = w.sorted_keys;
     a.sender_ptr = sender_ptr;
     a.by_sender = by_sender;
-    a.place = place;
     a.runs = w.runs;
     a.group = group;
     a.row_runs = w.row_runs;
     a.row_of_edge = w.spare_values;
     a.by_group = by_group;
     a.pair_row = pair_row;
+    // The rows of each of these are counted where the list may need several ranges.
+    std::vector<ReceiverRange> units = divided(range_edges);
     const std::int64_t square = std::int64_t(num_types) * num_types;
-    const auto most = static_cast<std::int64_t>(chunks.size()) + 1;  // at most one range for each
-    const std::size_t bytes = SpanNumbers(nullptr, most, square).bytes;
+    const auto most = static_cast<std::int64_t>(units.size()) + 2;
+    const std::size_t bytes = ListCounts(nullptr, most, square).bytes;
     small_.grow(bytes);
     staging_.grow(bytes);
-    const SpanNumbers there(small_.as<char>(), most, square),
+    const ListCounts there(small_.as<char>(), most, square),
         host(staging_.as<char>(), most, square);
     one_way = there.one_way;
     a.one_way = reinterpret_cast<Long*>(one_way);
@@ -328,7 +317,7 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     a.pairs = there.pairs;
 
     const auto launch = [&](const CudaFunction& function, std::int64_t threads) {
-        function.launch(stream, edge_blocks(threads), EDGE_THREADS, a);
+        function.cover(stream, threads, EDGE_THREADS, a);
     };
     const auto sort = [&](std::int64_t keys, const std::uint32_t* key, const std::int32_t* edges,
                           std::int32_t* sorted) {
@@ -340,11 +329,11 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
         for (std::size_t s = 0; s < ranges.size(); ++s) host.first_edge[s] = ranges[s].first_edge;
         host.first_edge[a.num_ranges] = narrow(num_edges);
     };
-    // Counts the rows before each range, and its senders only where they are read.
+    // Counts the rows before each range and, if there are several, its senders.
     const auto count = [&](bool with_senders) {
         launch(find_runs_, num_edges);
         if (with_senders) sort_.sum(stream, w.runs, num_edges, w.work);
-        if (group > 0) sort_.sum(stream, w.row_runs, num_edges, w.work);
+        sort_.sum(stream, w.row_runs, num_edges, w.work);
         launch(count_senders_, a.num_ranges + 1);
         copy_to_host(host.pairs, there.pairs, bytes - there.before_pairs, stream);
     };
@@ -353,14 +342,14 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     // A listed edge has at most one row, and about half of the edges are listed if each has a
     // reverse. (If rounding has left out one reverse, all edges are listed: more memory.)
     const bool alone = !reversed || edge_order != EdgeOrder::paired;
-    const std::int64_t both = 2 * max_range_rows();
-    const bool joins = chunks.size() > 1 && group > 0 && !needs_chunks;
+    const std::int64_t most_rows = range_edges + range_edges / 2;
     const bool counted =
-        joins && (alone || num_nodes != num_local ? num_edges : num_edges / 2) > both;
-    std::vector<std::int64_t> ends(chunks.size());
-    std::iota(ends.begin(), ends.end(), 1);
-    if (joins && !counted) ends = {ends.back()};
-    make_ranges(ends);
+        group > 0 && units.size() > 1 &&
+        (alone || num_nodes != num_local ? num_edges : num_edges / 2) > 2 * most_rows;
+    ReceiverRange whole;
+    whole.num_receivers = narrow(num_local);
+    whole.num_edges = narrow(num_edges);
+    ranges = counted ? std::move(units) : std::vector<ReceiverRange>{whole};
     *host.one_way = alone ? 1 : 0;
     take_first_edges();
     std::fill_n(host.pairs, square, 0);
@@ -368,53 +357,49 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
     launch(expand_rows_, 32 * num_local);
     sort(num_nodes, reinterpret_cast<const std::uint32_t*>(sender), nullptr, by_sender);
     launch(find_senders_, num_nodes + 1);
-    if (group > 0) order_groups_.launch(stream, ceil_div(num_local, group), EDGE_THREADS, a);
-    if (counted) {
-        // The rows of each chunk, which is a range until then. Any order will do in which edges
-        // with the same group and sender follow each other.
-        a.edge_of_place = by_group;
-        count(false);
+    if (group == 0) {
+        copy_to_host(host.pairs, there.pairs, there.before_counts - there.before_pairs, stream);
         stream.synchronize();
-        const auto rows = [&](std::int64_t units) { return host.first_row[units]; };
-        ends = rows(a.num_ranges) > both ? divide(a.num_ranges, max_range_rows(), rows)
-                                         : std::vector<std::int64_t>{a.num_ranges};
-        make_ranges(ends);
-        take_first_edges();
-        copy_to_device(there.first_edge, host.first_edge, 4 * size(a.num_ranges + 1), stream);
-    }
-
-    const bool all_nodes = ranges.size() == 1;
-    if (all_nodes) {
-        edge_of_place = by_sender;
     } else {
-        a.range_key = reinterpret_cast<std::uint32_t*>(w.runs);
-        launch(find_ranges_, num_edges);
-        sort(a.num_ranges, a.range_key, by_sender, edge_of_place);
-    }
-    a.edge_of_place = edge_of_place;
-    count(!all_nodes);
-    if (!all_nodes) stream.synchronize();  // for the number of senders
-    const std::int64_t found = all_nodes ? 0 : host.first_sender[a.num_ranges];
-    const std::int64_t pointers = (all_nodes ? num_nodes : found) + a.num_ranges;
-    senders_.grow(4 * size(found + 2 * pointers) + 1024);
-    Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
-    parts.take(range_sender, found);
-    parts.take(range_sender_ptr, all_nodes ? 0 : pointers);
-    parts.take(range_row_ptr, group > 0 ? pointers : 0);
-    if (all_nodes) range_sender = nullptr, range_sender_ptr = sender_ptr;
-    a.range_sender = range_sender;
-    a.range_sender_ptr = range_sender_ptr;
-    a.range_row_ptr = range_row_ptr;
-    launch(write_senders_, std::max<std::int64_t>({num_edges, a.num_ranges, num_nodes + 1}));
-    if (group > 0) launch(order_rows_, num_edges);
-    if (all_nodes) stream.synchronize();
-    for (std::size_t s = 0; s < ranges.size(); ++s) {
-        ranges[s].first_sender = all_nodes ? 0 : host.first_sender[s];
-        ranges[s].num_senders =
-            all_nodes ? narrow(num_nodes) : host.first_sender[s + 1] - host.first_sender[s];
-        if (group == 0) continue;
-        ranges[s].first_row = host.first_row[s];
-        ranges[s].num_rows = host.first_row[s + 1] - host.first_row[s];
+        order_groups_.launch(stream, ceil_div(num_local, group), EDGE_THREADS, a);
+        if (counted) {
+            // Any order will do in which edges with the same group and sender follow each other.
+            a.edge_of_place = by_group;
+            count(false);
+            stream.synchronize();
+            ranges = joined(ranges, host.first_row, most_rows);
+            take_first_edges();
+            copy_to_device(there.first_edge, host.first_edge, 4 * size(a.num_ranges + 1), stream);
+        }
+        const bool several = ranges.size() > 1;
+        a.edge_of_place = by_sender;
+        if (several) {
+            a.range_key = reinterpret_cast<std::uint32_t*>(w.runs);
+            launch(find_ranges_, num_edges);
+            sort(a.num_ranges, a.range_key, by_sender, w.edge_of_place);
+            a.edge_of_place = w.edge_of_place;
+        }
+        count(several);
+        if (several) stream.synchronize();  // for the number of senders
+        const std::int64_t found = several ? host.first_sender[a.num_ranges] : 0;
+        const std::int64_t pointers = (several ? found : num_nodes) + a.num_ranges;
+        senders_.grow(4 * size(found + pointers) + 1024);
+        Layout parts(senders_.as<char>(), DEVICE_ALIGNMENT);
+        parts.take(range_sender, found);
+        parts.take(range_row_ptr, pointers);
+        if (!several) range_sender = nullptr;
+        a.range_sender = range_sender;
+        a.range_row_ptr = range_row_ptr;
+        launch(write_senders_, std::max<std::int64_t>({num_edges, a.num_ranges, num_nodes + 1}));
+        launch(order_rows_, num_edges);
+        if (!several) stream.synchronize();
+        for (std::size_t s = 0; s < ranges.size(); ++s) {
+            ranges[s].first_sender = several ? host.first_sender[s] : 0;
+            ranges[s].num_senders =
+                several ? host.first_sender[s + 1] - host.first_sender[s] : narrow(num_nodes);
+            ranges[s].first_row = host.first_row[s];
+            ranges[s].num_rows = host.first_row[s + 1] - host.first_row[s];
+        }
     }
     pairs = {};
     for (std::int64_t i = 0; i < square; ++i)
@@ -423,9 +408,8 @@ void DeviceEdges::sort_by_sender(int num_types, bool reversed, const DeviceStrea
 
 void DeviceEdges::complete(const std::int32_t* host_types, int num_types, bool reversed,
                            const DeviceStream& stream) {
-    count_types(host_types, num_types);
-    sort_by_type(num_types, stream);
-    sort_by_sender(num_types, reversed, stream);
+    sort_by_type(host_types, num_types, stream);
+    order_edges(num_types, reversed, stream);
 }
 
 // -- lists of the host ---------------------------------------------------------------------------
@@ -436,7 +420,6 @@ void DeviceEdges::upload(const Graph& graph, int num_types, bool reversed,
     row_ptr_.assign(first.begin(), first.end());
     reserve_nodes(graph.num_local, graph.num_nodes);
     reserve_edges(row_ptr_.back());
-    make_chunks();
     copy_to_device(row_ptr, row_ptr_.data(), 4 * row_ptr_.size(), stream);
     copy_to_device(sender, graph.all_sender().data(), 4 * size(num_edges), stream);
     copy_to_device(types, graph.types.data(), 4 * size(num_nodes), stream);
@@ -449,8 +432,7 @@ void DeviceEdges::upload_shifts(const Graph& graph, const System& system, bool f
     if (system.make_edges && system.num_copies == 0) return;
     if (system.images != nullptr || system.make_edges)
         return upload_images(graph, system, fresh, stream);
-    shift = table = nullptr;
-    image = nullptr;
+    shifts = {};
     table_.clear();
     if (system.shifts == nullptr) return;
     shift_.resize(size(3 * num_edges));
@@ -459,8 +441,7 @@ void DeviceEdges::upload_shifts(const Graph& graph, const System& system, bool f
         for (int d = 0; d < 3; ++d)
             shift_[size(3 * i + d)] =
                 system.shifts[3 * static_cast<std::int64_t>(edge[size(i)]) + d];
-    reserve_shifts();
-    shift_memory_.upload(shift_.data(), 24 * size(num_edges), stream);
+    copy_to_device(reserve_shifts(), shift_.data(), 24 * size(num_edges), stream);
     stream.synchronize();
 }
 
@@ -468,17 +449,14 @@ void DeviceEdges::upload_images(const Graph& graph, const System& system, bool f
                                 const DeviceStream& stream) {
     const double* const end = system.image_shifts + 3 * system.num_images;
     // rows of the table are there, and perhaps the same table
-    const bool same_size = table != nullptr && size(3 * system.num_images) == table_.size();
-    const bool listed = system.make_edges || (!fresh && image != nullptr && same_size);
+    const bool same_size = shifts.table != nullptr && size(3 * system.num_images) == table_.size();
+    const bool listed = system.make_edges || (!fresh && shifts.image != nullptr && same_size);
     if (listed && same_size && std::equal(system.image_shifts, end, table_.begin())) return;
-    shift = nullptr;
-    packed = false;
     table_.assign(system.image_shifts, end);
     table_memory_.grow(8 * table_.size() + 1);
-    table = table_memory_.as<double>();
     table_memory_.upload(table_.data(), 8 * table_.size(), stream);
+    shifts = {nullptr, listed ? shifts.image : image_rows, table_memory_.as<double>(), 0};
     if (!listed) {
-        image = image_rows;
         image_.resize(size(num_edges));
         const std::vector<std::int32_t>& edge = graph.all_edge();
         for (std::int64_t i = 0; i < num_edges; ++i) image_[size(i)] = system.images[edge[size(i)]];

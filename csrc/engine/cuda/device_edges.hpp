@@ -6,20 +6,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "core/device.hpp"
 #include "engine/cuda/sort.hpp"
 #include "engine/graph.hpp"
+#include "kernels/geometry.hpp"
 
 namespace mdcg {
-
-// Whole receivers, with few enough edges for what is kept per edge to stay in the cache. Chunks
-// cover all local nodes, also those without edges.
-struct CudaChunk {
-    std::int32_t first_receiver, num_receivers;
-    std::int32_t first_edge, num_edges;
-};
 
 // Types of the ends of edges, each pair once.
 struct TypePairs {
@@ -29,16 +24,21 @@ struct TypePairs {
         receiver.push_back(to);
         sender.push_back(from);
     }
+    // Ascending, each once.
+    std::vector<std::int32_t> sender_types() const {
+        const std::set<std::int32_t> found(sender.begin(), sender.end());
+        return {found.begin(), found.end()};
+    }
 };
 
-// Chunks that follow each other, whose rows of pairs are summed by sender at once: rows are several
-// times fewer than edges. Senders and rows are parts of DeviceEdges's arrays below.
+// Receivers that follow each other, with all of their edges. The rows of the pairs of a range of
+// DeviceEdges are summed by sender at once.
 struct ReceiverRange {
-    std::size_t first_chunk = 0, end_chunk = 0;
     std::int32_t first_receiver = 0, num_receivers = 0;
     std::int32_t first_edge = 0, num_edges = 0;
+    // Parts of DeviceEdges::range_sender, and of the rows of pairs.
     std::int32_t first_sender = 0, num_senders = 0;
-    std::int32_t first_row = 0, num_rows = 0;  // of pairs
+    std::int32_t first_row = 0, num_rows = 0;
 };
 
 // What a layer wants of a list: no pairs; pairs of an edge and its reverse; or edges one by one, in
@@ -51,11 +51,9 @@ enum class EdgeOrder { any, paired, single };
 // is keeps its address.
 class DeviceEdges {
 public:
-    // Edges of a chunk, unless one receiver has more: by what is kept for each.
-    static constexpr std::int64_t FEWEST_CHUNK_EDGES = 8192;
-    // Tests set these, for systems of few edges: a chunk has at most so many edges, unless one
-    // receiver or group has more; and lists of at most so many are small (see CudaExecutor).
-    static std::int64_t most_chunk_edges, most_small_edges;
+    // Tests set these, for systems of few edges: limits of `range_edges` below, and of the edges of
+    // a list that is small (see CudaExecutor).
+    static std::int64_t most_range_edges, most_small_edges;
     // Receivers of a group, for which generated kernels have room
     // (mdcg/codegen/conv/table_blocks.py).
     static constexpr std::int64_t GROUP = 3;
@@ -69,7 +67,7 @@ public:
     // explained at `complete`. Synchronizes.
     void upload(const Graph& graph, int num_types, bool reversed, const DeviceStream& stream);
     // `fresh`: for the first time after upload. Synchronizes where anything is copied. Changes
-    // `shift`, `image` and `table`, which are in captured steps.
+    // `shifts`, whose addresses are in captured steps.
     void upload_shifts(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
 
@@ -101,19 +99,21 @@ public:
     std::int32_t receiver_of(std::int32_t edge) const;
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
+    // Divides the receivers into ranges of nearly the same number of edges, and of at most
+    // `most_edges` unless one group (or one receiver, without pairs) has more. Ranges are whole
+    // groups. Senders and rows are not counted.
+    std::vector<ReceiverRange> divided(std::int64_t most_edges) const;
+
     // How the next list is made.
-    std::int64_t chunk_edges = FEWEST_CHUNK_EDGES;
     EdgeOrder edge_order = EdgeOrder::any;
-    bool needs_chunks = false;    // ranges are chunks: a layer writes rows of a chunk by `place`
     bool by_sender_type = false;  // see by_length
-    // If there are several ranges, each has at most so many rows of pairs, unless one chunk has
-    // more. A list with at most twice as many, by estimate or count, is one range.
-    std::int64_t max_range_rows() const { return chunk_edges + chunk_edges / 2; }
+    // A list whose pairs have at most 3 * range_edges rows, by estimate or count, is one range.
+    // Others have ranges of at most 1.5 * range_edges rows, unless one of divided(range_edges) has
+    // more.
+    std::int64_t range_edges = 8192;
     int gradient_streams = 1;  // streams whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
-    std::vector<CudaChunk> chunks;
-    std::vector<ReceiverRange> ranges;
-    std::int32_t longest_chunk = 0;  // edges
+    std::vector<ReceiverRange> ranges;  // one, or those whose rows fit into the buffers
 
     // On the device.
     unsigned long long* total = nullptr;    // [1] edges of a list that the device makes
@@ -122,35 +122,24 @@ public:
     std::int32_t* receiver = nullptr;       // [num_edges]
     std::int32_t* sender_type = nullptr;    // [num_edges]
     std::int32_t* receiver_type = nullptr;  // [num_edges]
-    // Added to pos[receiver] - pos[sender], at most one of them not null: [num_edges][3] Å; or
-    // [num_edges] rows of a table [..][3] Å, or, where they are packed, numbers of 10 bits of the
-    // three rows, less 512.
-    const double* shift = nullptr;
-    const std::int32_t* image = nullptr;
-    const double* table = nullptr;
-    bool packed = false;
-    std::int32_t* image_rows = nullptr;  // room for them
-    std::int32_t* identity = nullptr;    // [num_edges] 0, 1, 2, ..: edges of generated kernels
-    // By sender inside each range: the place of an edge; senders in order, and where the places of
-    // each begin (from first_pointer on: one more per range). If there is one range, all nodes
-    // count as its senders, also those without edges.
-    std::int32_t* place = nullptr;             // [num_edges], relative to the range
-    std::int32_t* edge_of_place = nullptr;     // [num_edges]; of one range the same as by_sender
-    std::int32_t* range_sender = nullptr;      // node; null: one range
-    std::int32_t* range_sender_ptr = nullptr;  // relative to the range
-    // Pairs, unless edge_order is any: `group` receivers that follow each other are a group (chunks
-    // are whole groups; 0: there are no pairs), and a pair is listed with one of its two edges, in
-    // the group of that edge's receiver. Edges without a reverse between local nodes are listed
-    // alone. A group writes one row for each of its senders. Rows are in order of range, sender and
-    // group.
+    EdgeShifts shifts{};                    // added to pos[receiver] - pos[sender]
+    std::int32_t* image_rows = nullptr;     // [num_edges] memory for shifts.image
+    // Pairs, unless edge_order is any: `group` receivers that follow each other are a group (0:
+    // there are no pairs), and a pair is listed with one of its two edges, in the group of that
+    // edge's receiver. Edges without a reverse between local nodes are listed alone. A group writes
+    // one row for each of its senders. Rows are in order of range, sender and group.
     std::int64_t group = 0;
     std::int64_t* one_way = nullptr;   // [1] not 0: all edges are listed alone
     std::int32_t* by_group = nullptr;  // [num_edges] edges by group, then by sender and receiver
     std::int32_t* pair_row = nullptr;  // [num_edges] their rows; -1: it is not listed
-    std::int32_t* range_row_ptr = nullptr;  // rows of each range_sender
-    // All edges by sender, for forces.
+    // [sum of num_senders] nodes that send to a range, ascending, one range after the other. Null:
+    // there is one range, and all nodes count as its senders, also those without edges.
+    std::int32_t* range_sender = nullptr;
+    // [sum of num_senders + 1 of each range] first row of each of them, and the end of the last.
+    std::int32_t* range_row_ptr = nullptr;
+    // All edges by sender.
     std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
-    std::int32_t* by_sender = nullptr;   // [num_edges] edges
+    std::int32_t* by_sender = nullptr;   // [num_edges] edges, ascending for each sender
     std::int32_t* types = nullptr;       // [num_nodes]
     // Nodes by type: local ones first, then ghosts.
     std::int32_t* by_type = nullptr;             // [num_nodes]
@@ -160,31 +149,27 @@ public:
 
     // Made by each step from positions.
     double* positions = nullptr;  // [num_nodes][3]
-    void* unit = nullptr;         // [num_edges][3] in T; zeros from r_max on
+    void* unit = nullptr;         // [num_edges][3] of T; zeros from r_max on
     double* length = nullptr;     // [num_edges] Å; longer than any cutoff from r_max on
-    // Edges of receiver r that are shorter than r_max, ascending: the first num_active[r] from
-    // active + row_ptr[r].
-    std::int32_t* active = nullptr;  // [num_edges]
-    // The same, the shortest first (lengths that differ by less than about r_max / 2^17 may be
-    // exchanged); where radial tables depend on the sender, by its type modulo 128 first, so that
-    // edges which read the same row follow each other. Of a receiver with more than 256 edges as
-    // above.
+    // [num_edges] edges of receiver r that are shorter than r_max, ascending: the first
+    // num_active[r] from active + row_ptr[r].
+    std::int32_t* active = nullptr;
+    // [num_edges] the same, the shortest first (lengths that differ by less than about r_max / 2^17
+    // may be exchanged). Where radial tables depend on the sender, its type modulo 128 comes first,
+    // so that edges which read the same row follow each other. The edges of a receiver that has
+    // more than 256 are ascending.
     std::int32_t* by_length = nullptr;
     std::int32_t* num_active = nullptr;  // [num_local]
-    // Active pairs of a group, in the order of by_group: the first num_pairs[group] from
-    // active_pairs + row_ptr[first receiver of the group].
-    std::int32_t* active_pairs = nullptr;     // [num_edges] edges
+    // [num_edges] edges that stand for the active pairs of a group, in the order of by_group: the
+    // first num_pairs[group] from active_pairs + row_ptr[first receiver of the group].
+    std::int32_t* active_pairs = nullptr;
     std::int32_t* active_pair_row = nullptr;  // [num_edges] their rows
-    std::int32_t* num_pairs = nullptr;        // [num_local] by group
-    std::int32_t* active_rows = nullptr;      // [rows] 0 or 1
+    std::int32_t* num_pairs = nullptr;        // [groups]
+    std::int32_t* active_rows = nullptr;      // [num_rows()] 0 or 1
 
     // Rows that all groups write; 0 without pairs.
     std::int64_t num_rows() const {
         return ranges.empty() ? 0 : std::int64_t(ranges.back().first_row) + ranges.back().num_rows;
-    }
-    // Of a range, in range_sender_ptr and range_row_ptr.
-    std::int64_t first_pointer(std::size_t range) const {
-        return ranges[range].first_sender + static_cast<std::int64_t>(range);
     }
     std::size_t gradient_bytes() const {
         return static_cast<std::size_t>(3 * num_edges * gradient_streams * item_bytes_);
@@ -194,14 +179,10 @@ public:
 
 private:
     void reserve_edges(std::int64_t edges);
-    void make_chunks();
     void upload_images(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
-    void count_types(const std::int32_t* host_types, int num_types);
-    // `ends`: for each range, the number of the chunk behind its last one.
-    void make_ranges(const std::vector<std::int64_t>& ends);
-    void sort_by_type(int num_types, const DeviceStream& stream);
-    void sort_by_sender(int num_types, bool reversed, const DeviceStream& stream);
+    void sort_by_type(const std::int32_t* host_types, int num_types, const DeviceStream& stream);
+    void order_edges(int num_types, bool reversed, const DeviceStream& stream);
 
     int item_bytes_;
     CudaSort sort_;

@@ -15,8 +15,6 @@ namespace {
 constexpr const char* POINTS_TEXT = "points.cuh";
 constexpr int GATHER_THREADS = 256;
 
-std::int64_t gather_blocks(std::int64_t threads) { return ceil_div(threads, GATHER_THREADS); }
-
 }  // namespace
 
 DevicePoints::DevicePoints(CudaKernels& kernels)
@@ -86,14 +84,14 @@ void DevicePoints::upload(const Points& points, const double* positions, std::in
 
 void DevicePoints::place(const double* positions, const DeviceStream& stream) const {
     const PlaceArguments arguments{positions, node_, offset_, axes_[0], axes_[1], axes_[2], count_};
-    place_.launch(stream, gather_blocks(count_), GATHER_THREADS, arguments);
+    place_.cover(stream, count_, GATHER_THREADS, arguments);
 }
 
 template <typename T>
 const double* DevicePoints::gather(const T* rows, int numbers, int width,
                                    const DeviceStream& stream) const {
     const GatherPointsArguments<T> arguments{rows, node_, gathered_, count_, numbers, width};
-    gather_.launch(stream, gather_blocks(count_), GATHER_THREADS, arguments);
+    gather_.cover(stream, count_, GATHER_THREADS, arguments);
     return gathered_;
 }
 template const double* DevicePoints::gather(const float*, int, int, const DeviceStream&) const;
@@ -102,13 +100,13 @@ template const double* DevicePoints::gather(const double*, int, int, const Devic
 const double* DevicePoints::gather_slopes(const double* slopes, int width,
                                           const DeviceStream& stream) const {
     const GatherPointsArguments<double> arguments{slopes, node_, gathered_, count_, 1, width};
-    gather_slopes_.launch(stream, gather_blocks(count_), GATHER_THREADS, arguments);
+    gather_slopes_.cover(stream, count_, GATHER_THREADS, arguments);
     return gathered_;
 }
 
 void DevicePoints::add_forces(double* forces, double* virials, const DeviceStream& stream) const {
     const PointForceArguments arguments{forces_, virials_, forces, virials, num_local_};
-    add_forces_.launch(stream, gather_blocks(num_local_), GATHER_THREADS, arguments);
+    add_forces_.cover(stream, num_local_, GATHER_THREADS, arguments);
 }
 
 void DevicePoints::clear_forces(const DeviceStream& stream) const {

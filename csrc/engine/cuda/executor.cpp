@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
-#include <tuple>
 
 #include "core/integers.hpp"
 #include "engine/error.hpp"
@@ -13,10 +13,11 @@ namespace mdcg {
 
 namespace {
 
-// Of scratch for the edges of chunks, which must have enough receivers to fill all multiprocessors
+// Of two buffers of rows of pairs. A range must have enough receivers to fill all multiprocessors
 // with blocks.
 template <typename T>
-constexpr std::size_t CHUNK_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 29 : 30);
+constexpr std::int64_t RANGE_BYTES = std::int64_t(1) << (sizeof(T) == 4 ? 29 : 30);
+constexpr std::int64_t RANGE_STEP = 8192;  // edges
 
 }  // namespace
 
@@ -38,11 +39,15 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       energy_weights_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
+    std::int64_t row = 1;
     for (const auto& op : ops_) {
         graph_.edge_order = std::max(graph_.edge_order, op->edge_order());
-        graph_.needs_chunks = graph_.needs_chunks || op->needs_chunks();
         graph_.by_sender_type = graph_.by_sender_type || op->by_sender_type();
+        row = std::max(row, op->pair_row_bytes());
     }
+    // as many edges as rows that fit into the two buffers; these may be half as large again
+    const std::int64_t steps = std::max<std::int64_t>(RANGE_BYTES<T> / (2 * RANGE_STEP * row), 1);
+    graph_.range_edges = std::min(steps * RANGE_STEP, DeviceEdges::most_range_edges);
     worker_.stream = &stream_;
     worker_.streams = &streams_;
     worker_.edges = &graph_;
@@ -80,7 +85,6 @@ template <typename T>
 void CudaExecutor<T>::set_graph(const Graph& graph, bool reversed) {
     forget_steps();
     reserve_results(graph.num_local, graph.num_nodes, graph.num_nodes);
-    graph_.chunk_edges = chunk_edges();
     graph_.upload(graph, num_types_, reversed, stream_);
     source_ = Source::graph;
     on_new_list();
@@ -91,7 +95,6 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     const std::optional<CellArguments> grid = CudaCellList::grid(watch, points);
     if (!grid) return false;
     forget_steps();
-    graph_.chunk_edges = chunk_edges();
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
@@ -110,7 +113,6 @@ void CudaExecutor<T>::make_list(const BatchPart& part, double r_max, Graph& grap
         kernels_.load();
     }
     forget_steps();
-    graph_.chunk_edges = chunk_edges();
     reserve_results(part.num_nodes(), part.num_nodes(), part.num_nodes());
     batch_->make_list(part, r_max, num_types_, stream_, graph_, graph.node);
     graph.forget_edges(part.num_nodes(), part.num_nodes(), graph_.num_edges);
@@ -143,26 +145,9 @@ void CudaExecutor<T>::on_new_list() {
 
 template <typename T>
 void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool fresh) {
-    const auto addresses = [&] {
-        return std::make_tuple(graph_.shift, graph_.image, graph_.table);
-    };
-    const auto before = addresses();
+    const EdgeShifts before = graph_.shifts;
     graph_.upload_shifts(graph, system, fresh, stream_);
-    if (addresses() != before) forget_steps();
-}
-
-// The largest number of edges for which two buffers with one row per edge fit into CHUNK_BYTES.
-// Buffers of rows of pairs may be half as large again: see DeviceEdges::max_range_rows.
-template <typename T>
-std::int64_t CudaExecutor<T>::chunk_edges() {
-    if (chunk_edges_ > 0) return chunk_edges_;
-    DeviceEdges one(kernels_);
-    one.longest_chunk = narrow(DeviceEdges::FEWEST_CHUNK_EDGES);
-    std::size_t fewest = 1;
-    for (const auto& op : ops_) fewest = std::max(fewest, op->scratch_bytes(one));
-    const auto times = static_cast<std::int64_t>(std::max<std::size_t>(CHUNK_BYTES<T> / fewest, 1));
-    chunk_edges_ = std::min(times * DeviceEdges::FEWEST_CHUNK_EDGES, DeviceEdges::most_chunk_edges);
-    return chunk_edges_;
+    if (std::memcmp(&before, &graph_.shifts, sizeof before) != 0) forget_steps();
 }
 
 // Results first, which are larger: memory that grows takes an eighth more than it needs where it

@@ -103,7 +103,6 @@ private:
     // Returns the aligned number of bytes that the total rows, the chunk rows and the first
     // `local_width` items of local rows take.
     std::size_t end_of_rows(const BufferPlan& plan, std::int64_t local_width) const;
-    std::int64_t chunk_edges();
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
     void enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
                            const Wanted& wanted);
@@ -128,7 +127,6 @@ private:
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;
-    std::int64_t chunk_edges_ = 0;
     // True if the list has so few edges that single kernels leave the device partly idle. Then the
     // parts of a step are spread over streams. With 437,000 edges, kernels that run at once compete
     // for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to forces

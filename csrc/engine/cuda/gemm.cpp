@@ -227,19 +227,12 @@ CudaMatrix<T>::CudaMatrix(const T* source, int count, std::int64_t step, int row
             for (std::int64_t j = 0; j < columns; ++j)
                 padded[size((n * rows + i) * stride_ + j)] =
                     source[n * step + i * row_step + j * column_step];
-    const auto upload = [&](const std::vector<T>& values) {
-        auto memory = std::make_shared<DeviceMemory>(stream.device());
-        memory->reserve(values.size() * sizeof(T));
-        memory->upload(values.data(), values.size() * sizeof(T), stream);
-        return memory;
-    };
-    memory_ = upload(padded);
+    numbers_.upload(padded, stream);
     if constexpr (std::is_same_v<T, float>) {
         // Matrices by type have no images: they are large, and few are used at a time.
         if (images && count == 1 && rows > 0 && rows % WARPGROUP_TILE.depth == 0)
-            images_ = upload(make_images(padded.data(), rows, stride_));
+            images_.upload(make_images(padded.data(), rows, stride_), stream);
     }
-    stream.synchronize();
 }
 
 template <typename T>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "engine/cuda/kernels.hpp"
@@ -22,16 +21,14 @@ public:
     int rows() const { return rows_; }
     int columns() const { return columns_; }
     std::int64_t stride() const { return stride_; }
-    const T* data(int number = 0) const {
-        return memory_->template as<T>() + number * rows_ * stride_;
-    }
+    const T* data(int number = 0) const { return numbers_.data() + number * rows_ * stride_; }
     // As kernels/gemm_warpgroup.cuh reads the matrix; null where it does not.
-    const T* images() const { return images_ ? images_->template as<T>() : nullptr; }
+    const T* images() const { return images_.data(); }
 
 private:
     int rows_ = 0, columns_ = 0;
     std::int64_t stride_ = 0;
-    std::shared_ptr<DeviceMemory> memory_, images_;
+    DeviceArray<T> numbers_, images_;
 };
 
 // Columns of a's rows, from `at` and `step` items from component to component, and as many rows of

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/integers.hpp"
-#include "engine/cuda/node_kernels.hpp"
 #include "engine/error.hpp"
+#include "kernels/nodes.hpp"
 
 namespace mdcg {
 
@@ -26,8 +26,8 @@ std::array<std::size_t, 3> row_bytes(int width, const DeviceEdges& graph) {
 
 template <typename T>
 CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
-    : gather_(kernels.fixed(NODE_KERNELS, "gather_rows")),
-      add_(kernels.fixed(NODE_KERNELS, "add_rows")),
+    : gather_(kernels.fixed("nodes.cuh", "gather_rows")),
+      add_(kernels.fixed("nodes.cuh", "add_rows")),
       lists_(kernels.device()),
       packed_(kernels.device()),
       sent_(kernels.device()),
@@ -189,7 +189,7 @@ void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width,
     }
     T* const packed = windows_ ? reinterpret_cast<T*>(windows_->mine()) : packed_.template as<T>();
     const GatherArguments<T> arguments{rows, packed, node_, num_sent_, width};
-    gather_.launch(stream, warp_blocks(num_sent_), NODE_THREADS, arguments);
+    gather_.cover(stream, 32 * num_sent_, 256, arguments);
     if (windows_) return from_peers(communicator, device + local, true, row, stream);
     to_host(sent_.as<char>(), packed, size(num_sent_) * row, stream);
     communicator.forward_rows(sent_.as<char>(), host, static_cast<int>(row));
@@ -219,7 +219,7 @@ void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width,
         to_device(packed, sent_.as<char>(), size(num_sent_) * row, stream);
     }
     const AddArguments<T> arguments{rows, packed, owner_, first_, place_, num_owners_, width};
-    add_.launch(stream, warp_blocks(num_owners_), NODE_THREADS, arguments);
+    add_.cover(stream, 32 * num_owners_, 256, arguments);
 }
 
 template <typename T>

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "engine/cuda/kernel_sources.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {

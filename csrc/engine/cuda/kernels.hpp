@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device.hpp"
+#include "core/integers.hpp"
 #include "engine/kernels/kernel_finder.hpp"
 
 namespace mdcg {
@@ -25,6 +26,12 @@ public:
     void launch(const DeviceStream& stream, std::int64_t blocks, int threads,
                 const Arguments& arguments, int shared_bytes = 0) const {
         launch_bytes(stream, blocks, threads, shared_bytes, &arguments);
+    }
+    // Launches as many blocks as `items` threads take.
+    template <typename Arguments>
+    void cover(const DeviceStream& stream, std::int64_t items, int threads,
+               const Arguments& arguments) const {
+        launch_bytes(stream, ceil_div(items, threads), threads, 0, &arguments);
     }
     // Arguments as 64-bit values, as generated kernels take them.
     void launch(const DeviceStream& stream, std::int64_t blocks, int threads, int shared_bytes,
@@ -44,6 +51,10 @@ private:
 
     std::shared_ptr<Entry> entry_;
 };
+
+// The text of csrc/kernels/FILE with its includes, which the build embeds (csrc/kernels/embed.py).
+// Throws std::logic_error if there is none.
+const char* kernel_source(const std::string& file);
 
 // The text of a program for devices.
 struct CudaKernelSource {

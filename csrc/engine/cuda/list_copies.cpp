@@ -7,7 +7,6 @@
 
 #include "core/integers.hpp"
 #include "engine/error.hpp"
-#include "engine/index_check.hpp"
 
 namespace mdcg {
 

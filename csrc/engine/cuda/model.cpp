@@ -10,7 +10,7 @@
 #include "core/interrupt.hpp"
 #include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
-#include "engine/cuda/device_errors.hpp"
+#include "engine/cuda/devices.hpp"
 #include "engine/cuda/executor.hpp"
 #include "engine/cuda/list_copies.hpp"
 #include "engine/neighbors/points.hpp"

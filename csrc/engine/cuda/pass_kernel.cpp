@@ -127,26 +127,15 @@ int CudaPassKernel::streams() const {
     return last + 1;
 }
 
-void CudaPassKernel::launch(const DeviceStream& stream, const CudaArguments& arguments) const {
-    launch_on([&](const Entry&) -> const DeviceStream& { return stream; }, arguments, 1);
-}
-
-void CudaPassKernel::launch(const KernelStreams& streams, const CudaArguments& arguments,
+void CudaPassKernel::launch(const StreamOf& stream_of, const CudaArguments& arguments,
                             int warp_groups) const {
-    launch_on([&](const Entry& entry) -> const DeviceStream& { return streams[entry.stream]; },
-              arguments, warp_groups);
-}
-
-template <typename StreamOf>
-void CudaPassKernel::launch_on(const StreamOf& stream_of, const CudaArguments& arguments,
-                               int warp_groups) const {
     std::vector<std::int64_t> values;
     values.reserve(chosen_.arguments.size());
     for (const CudaArgument name : chosen_.arguments) values.push_back(arguments[name]);
     const std::int64_t runs = arguments[CudaArgument::n_rows] * chosen_.run;
     for (const Entry& entry : chosen_.entries) {
         const int number = std::min(warp_groups, entry.max_warp_groups);
-        entry.function.launch(stream_of(entry), (runs + entry.rows - 1) / entry.rows,
+        entry.function.launch(stream_of(entry.stream), ceil_div(runs, entry.rows),
                               number * entry.threads, number * entry.shared_bytes, values);
     }
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,8 +15,8 @@
 
 namespace mdcg {
 
-// What kernels may ask for. Addresses of edge operands are those of edge 0, also where only a chunk
-// of edges is in memory; row_ptr, out and g start with the first receiver.
+// What kernels may ask for. row_ptr, out and g start with the first receiver of a launch; what is
+// read by edge starts with edge 0 of the list.
 enum class CudaArgument : int {
     order,        // [edges] row of y, w, dy, dw
     sender,       // [edges] row of x
@@ -47,7 +48,7 @@ enum class CudaArgument : int {
     // Of pairs: see DeviceEdges. There, g and types begin with node 0.
     n_group,
     n_first,   // receiver
-    n_local,   // receivers of all chunks
+    n_local,   // receivers of the list
     receiver,  // [edges]
     node,      // [edges] sender
     one_way,
@@ -102,12 +103,17 @@ public:
     // different memory; `de` has a part for each stream.
     int streams() const;
     // Enqueues all kernels of the pass, one after the other.
-    void launch(const DeviceStream& stream, const CudaArguments& arguments) const;
+    void launch(const DeviceStream& stream, const CudaArguments& arguments) const {
+        launch([&](int) -> const DeviceStream& { return stream; }, arguments, 1);
+    }
     // Launches each kernel on its stream, between a fork and a join of them. A block has
-    // `warp_groups` warp_groups, or as many as its kernel may have, each with the threads and
+    // `warp_groups` groups of warps, or as many as its kernel may have, each with the threads and
     // memory of the entry.
     void launch(const KernelStreams& streams, const CudaArguments& arguments,
-                int warp_groups = 1) const;
+                int warp_groups = 1) const {
+        launch([&](int stream) -> const DeviceStream& { return streams[stream]; }, arguments,
+               warp_groups);
+    }
 
 private:
     struct Entry {
@@ -126,11 +132,9 @@ private:
         std::vector<CudaArgument> arguments, zeroed;
         std::int64_t run = 1;
     };
+    using StreamOf = std::function<const DeviceStream&(int stream)>;
     static Variant read(const Fields& fields);
-    template <typename StreamOf>
-    void launch_on(const StreamOf& stream_of, const CudaArguments& arguments,
-                   int warp_groups) const;
-
+    void launch(const StreamOf& stream_of, const CudaArguments& arguments, int warp_groups) const;
     int layer_;
     std::string where_, pass_;
     Widths widths_;

@@ -90,7 +90,7 @@ void StepResults::launch_copy(const CopyArguments& arguments, const DeviceStream
     constexpr int THREADS = 256;
     const std::int64_t most =
         std::max({arguments.count, arguments.num_cleared, arguments.num_marks});
-    copy_.launch(stream, ceil_div(most, std::int64_t(THREADS)), THREADS, arguments);
+    copy_.cover(stream, most, THREADS, arguments);
 }
 
 double StepResults::energy() const {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "core/integers.hpp"
-#include "engine/index_check.hpp"
 
 namespace mdcg {
 

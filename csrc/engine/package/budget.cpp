@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/package/json_text.hpp"
 #include "engine/package/limits.hpp"
 
 namespace mdcg {

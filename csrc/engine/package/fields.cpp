@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
-#include "engine/package/json_text.hpp"
 #include "engine/package/limits.hpp"
 
 namespace mdcg {

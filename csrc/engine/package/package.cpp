@@ -18,7 +18,6 @@
 #include "engine/error.hpp"
 #include "engine/package/budget.hpp"
 #include "engine/package/fields.hpp"
-#include "engine/package/json_text.hpp"
 #include "engine/package/limits.hpp"
 
 namespace mdcg {
@@ -96,6 +95,26 @@ std::map<std::string, std::int64_t> read_fixed_inputs(const Fields& options) {
 }
 
 }  // namespace
+
+bool nests_too_deep(const char* text, const char* end, int most) {
+    int depth = 0;
+    bool quoted = false;
+    for (; text != end; ++text) {
+        if (quoted) {
+            if (*text == '\\' && text + 1 != end)
+                ++text;
+            else if (*text == '"')
+                quoted = false;
+        } else if (*text == '"') {
+            quoted = true;
+        } else if (*text == '[' || *text == '{') {
+            if (++depth > most) return true;
+        } else if (*text == ']' || *text == '}') {
+            --depth;
+        }
+    }
+    return false;
+}
 
 const DtypeInfo& about(Dtype dtype) { return DTYPES[static_cast<std::size_t>(dtype)]; }
 

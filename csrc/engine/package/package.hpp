@@ -26,6 +26,10 @@ struct DtypeInfo {
 };
 const DtypeInfo& about(Dtype dtype);
 
+// Whether objects and lists are nested more than `most` deep. Parsing and printing them is
+// recursive, and would use up the stack. For text that is not JSON, the answer has no meaning.
+bool nests_too_deep(const char* text, const char* end, int most);
+
 // A tensor of the file, whose numbers stay where the file was read to.
 struct Tensor {
     std::string name;

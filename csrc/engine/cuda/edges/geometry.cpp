@@ -11,10 +11,6 @@ namespace {
 
 constexpr int GEOMETRY_WARPS = 8, ASSEMBLE_THREADS = 128;
 
-EdgeShifts shifts_of(const DeviceEdges& graph) {
-    return {graph.shift, graph.image, graph.table, graph.packed};
-}
-
 }  // namespace
 
 template <typename T>
@@ -43,7 +39,7 @@ void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
     a.active_pair_row = graph.active_pair_row;
     a.num_pairs = graph.num_pairs;
     a.active_rows = graph.active_rows;
-    a.shifts = shifts_of(graph);
+    a.shifts = graph.shifts;
     a.unit = static_cast<T*>(graph.unit);
     a.sender_type = graph.by_sender_type ? graph.sender_type : nullptr;
     a.failures = failures;
@@ -58,12 +54,10 @@ template <typename T>
 void CudaGeometry<T>::assemble(const DeviceStream& stream, const DeviceEdges& graph,
                                const T* edge_gradient, double* forces, double* virials) const {
     const AssembleArguments<T> arguments{
-        graph.num_nodes, graph.num_local, graph.row_ptr,          graph.sender_ptr,
-        graph.by_sender, graph.sender,    graph.receiver,         shifts_of(graph),
-        graph.positions, edge_gradient,   graph.gradient_streams, graph.num_edges,
-        forces,          virials};
-    assemble_.launch(stream, ceil_div(graph.num_nodes, ASSEMBLE_THREADS / 32), ASSEMBLE_THREADS,
-                     arguments);
+        graph.num_nodes,        graph.num_local, graph.row_ptr, graph.sender_ptr, graph.by_sender,
+        graph.sender,           graph.receiver,  graph.shifts,  graph.positions,  edge_gradient,
+        graph.gradient_streams, graph.num_edges, forces,        virials};
+    assemble_.cover(stream, 32 * graph.num_nodes, ASSEMBLE_THREADS, arguments);
 }
 
 template class CudaGeometry<float>;

@@ -114,10 +114,7 @@ void PolynomialTable<T>::upload_places(const DeviceStream& stream) {
             const int intervals = place.first_row >= 0 ? place.intervals : 0;
             entries.push_back({place.inverse_step, place.first_row, intervals});
         }
-    if (!places_) places_ = std::make_unique<DeviceMemory>(stream.device());
-    places_->reserve(entries.size() * sizeof(TableEntry));
-    places_->upload(entries.data(), entries.size() * sizeof(TableEntry), stream);
-    stream.synchronize();
+    places_.upload(entries, stream);
 }
 
 template class PolynomialTable<float>;

@@ -47,9 +47,7 @@ public:
     void on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }
-    const TableEntry* places() const {  // [types of receivers][types of senders]
-        return places_ ? places_->template as<const TableEntry>() : nullptr;
-    }
+    const TableEntry* places() const { return places_.data(); }  // [receiver type][sender type]
     int degree() const { return degree_; }
 
 private:
@@ -61,7 +59,8 @@ private:
     int num_types_, degree_;
     WeightColumns columns_;
     RadialTables tables_;
-    std::unique_ptr<DeviceMemory> data_, places_;
+    std::unique_ptr<DeviceMemory> data_;
+    DeviceArray<TableEntry> places_;
     std::int64_t rows_ = 0;
 };
 

@@ -25,21 +25,6 @@ int tile_bytes(std::int64_t widest, int edges) {
     return static_cast<int>(2 * widest * (edges + 4) * static_cast<std::int64_t>(sizeof(T)));
 }
 
-// Prints "constexpr int NAME[] = {1, 2};", with one number at least.
-class Array {
-public:
-    explicit Array(const char* name) : name_(name) {}
-    void add(std::int64_t value) { text_ += (text_.empty() ? "" : ", ") + std::to_string(value); }
-    std::string print() const {
-        return std::string("constexpr int ") + name_ + "[] = {" + (text_.empty() ? "0" : text_) +
-               "};\n";
-    }
-
-private:
-    const char* name_;
-    std::string text_;
-};
-
 }  // namespace
 
 template <typename T>
@@ -84,28 +69,26 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
         return append(1, count,
                       [&](std::size_t, std::size_t j) { return source.empty() ? 0.0 : source[j]; });
     };
-    Array out("OUT"), kind("KIND"), norm("NORM"), weight("WEIGHT"), weight_t("WEIGHT_T"),
-        bias("BIAS"), norm_weight("NORM_WEIGHT"), norm_bias("NORM_BIAS"), factor("FACTOR"),
-        epsilon("EPSILON"), kept("KEPT"), kept_scale("KEPT_SCALE");
+    std::string places;  // a LayerPlaces of radial_network.cuh for each hidden layer
     for (std::size_t i = 0; i < depth; ++i) {
         const RadialSpec::Layer& layer = spec.layers[i];
         const auto n = size(layer.out);
         const bool normalizes = !layer.norm_weight.empty();
-        out.add(layer.out);
-        kind.add(static_cast<int>(layer.activation));
-        norm.add(normalizes);
-        weight.add(append(layer.in, layer.out,
-                          [&](std::size_t k, std::size_t j) { return layer.weight[k * n + j]; }));
-        weight_t.add(append(layer.out, layer.in,
-                            [&](std::size_t j, std::size_t k) { return layer.weight[k * n + j]; }));
-        bias.add(row(layer.bias, layer.out));
-        norm_weight.add(row(layer.norm_weight, layer.out));
-        norm_bias.add(row(layer.norm_bias, layer.out));
-        factor.add(row({layer.factor}, 1));
-        epsilon.add(row({layer.epsilon}, 1));
-        kept.add(kept_items);
+        const std::int64_t weight = append(layer.in, layer.out, [&](std::size_t k, std::size_t j) {
+            return layer.weight[k * n + j];
+        });
+        const std::int64_t weight_t =
+            append(layer.out, layer.in,
+                   [&](std::size_t j, std::size_t k) { return layer.weight[k * n + j]; });
+        places += i > 0 ? ", {" : "{";
+        for (const std::int64_t number :
+             {std::int64_t(layer.out), static_cast<std::int64_t>(layer.activation),
+              std::int64_t(normalizes), weight, weight_t, row(layer.bias, layer.out),
+              row(layer.norm_weight, layer.out), row(layer.norm_bias, layer.out),
+              row({layer.factor}, 1), row({layer.epsilon}, 1), kept_items})
+            places += std::to_string(number) + ", ";
         kept_items += std::int64_t(layer.out) * edges;
-        kept_scale.add(kept_items);
+        places += std::to_string(kept_items) + "}";
         if (normalizes) kept_items += edges;
     }
     std::int64_t kept_last = -1;
@@ -154,9 +137,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     define("WIDEST", widest);
     define("KEPT_LAST", kept_last);
     define("KEPT_ITEMS", kept_items);
-    for (const Array* array : {&out, &kind, &norm, &weight, &weight_t, &bias, &norm_weight,
-                               &norm_bias, &factor, &epsilon, &kept, &kept_scale})
-        defines += array->print();
+    defines += "#define HIDDEN_LAYERS " + (depth > 0 ? places : "{}") + "\n";
 }
 
 template struct RadialText<float>;

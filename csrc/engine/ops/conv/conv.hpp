@@ -44,6 +44,5 @@ private:
     const Operand& end(const char* key);
     const Tensor* x_table_ = nullptr;
 };
-inline const RegisterSpec<ConvSpec> conv_spec{"conv"};
 
 }  // namespace mdcg

@@ -13,20 +13,10 @@ namespace {
 constexpr std::int64_t FEW_ITEMS = std::int64_t(1) << 17;
 
 template <typename T>
-const PackOf<T>* packs(const T* rows) {
-    return reinterpret_cast<const PackOf<T>*>(rows);
-}
-
-// The senders of a range.
-template <typename T>
-SenderSumArguments<T> senders_of(const DeviceEdges& graph, std::size_t number, const T* rows,
-                                 std::int64_t width, T* target) {
-    const ReceiverRange& range = graph.ranges[number];
+SenderSumArguments<T> arguments(const T* rows, std::int64_t width, T* target) {
     SenderSumArguments<T> sums{};
-    sums.rows = packs(rows);
+    sums.rows = reinterpret_cast<const PackOf<T>*>(rows);
     sums.target = reinterpret_cast<PackOf<T>*>(target);
-    sums.sender = graph.range_sender + range.first_sender;
-    sums.senders = range.num_senders;
     sums.width = width / PackOf<T>::ITEMS;
     return sums;
 }
@@ -34,45 +24,40 @@ SenderSumArguments<T> senders_of(const DeviceEdges& graph, std::size_t number, c
 }  // namespace
 
 template <typename T>
-CudaSenderSums<T>::CudaSenderSums(CudaKernels& kernels)
-    : sum_(kernels.fixed("sender_sums.cuh", "sum_by_sender")) {}
-
-template <typename T>
-void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
-                            std::size_t number, const CudaChunk& chunk, const T* rows,
-                            std::int64_t width, T* target) const {
-    SenderSumArguments<T> sums = senders_of(graph, number, rows, width, target);
-    sums.row_ptr = graph.range_sender_ptr + graph.first_pointer(number);
-    sums.edge = graph.edge_of_place + graph.ranges[number].first_edge;
+void CudaSenderSums<T>::add_edges(const DeviceStream& stream, const DeviceEdges& graph,
+                                  const ReceiverRange& edges, const T* rows, std::int64_t width,
+                                  T* target) const {
+    SenderSumArguments<T> sums = arguments(rows, width, target);
+    sums.senders = graph.num_nodes;
+    sums.row_ptr = graph.sender_ptr;
+    sums.edge = graph.by_sender;
     sums.length = graph.length;
-    sums.first_edge = chunk.first_edge;
-    sums.num_edges = chunk.num_edges;
+    sums.first_edge = edges.first_edge;
+    sums.num_edges = edges.num_edges;
     launch(stream, sums);
 }
 
 template <typename T>
-void CudaSenderSums<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
-                            std::size_t number, const T* rows, const Own& own, std::int64_t width,
-                            T* target, bool add) const {
+void CudaSenderSums<T>::add_pairs(const DeviceStream& stream, const DeviceEdges& graph,
+                                  std::size_t number, const T* rows, const Own& own,
+                                  std::int64_t width, T* target, bool add) const {
     const ReceiverRange& range = graph.ranges[number];
-    SenderSumArguments<T> sums = senders_of(graph, number, rows, width, target);
-    const auto add_own = [&](SenderSumArguments<T>& to) {
-        to.own = packs(own.rows);
-        to.own_parts = narrow(own.parts);
-        to.first_own = range.first_receiver;
-        to.num_own = range.num_receivers;
-        to.add = add;
-    };
-    if (graph.ranges.size() == 1) {
-        add_own(sums);
-    } else {  // some of the receivers are no senders
-        SenderSumArguments<T> receivers = sums;
-        receivers.sender = nullptr;
+    SenderSumArguments<T> sums = arguments(rows, width, target);
+    SenderSumArguments<T> receivers = sums;
+    // of several ranges, some of the receivers are no senders
+    SenderSumArguments<T>& to = graph.ranges.size() == 1 ? sums : receivers;
+    to.own = reinterpret_cast<const PackOf<T>*>(own.rows);
+    to.own_parts = narrow(own.parts);
+    to.first_own = range.first_receiver;
+    to.num_own = range.num_receivers;
+    to.add = add;
+    if (&to == &receivers) {
         receivers.senders = range.num_receivers;
-        add_own(receivers);
         launch(stream, receivers);
+        sums.sender = graph.range_sender + range.first_sender;
     }
-    sums.row_ptr = graph.range_row_ptr + graph.first_pointer(number);
+    sums.senders = range.num_senders;
+    sums.row_ptr = graph.range_row_ptr + range.first_sender + number;
     sums.active_rows = graph.active_rows;
     launch(stream, sums);
 }

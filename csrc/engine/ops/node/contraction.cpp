@@ -1,15 +1,65 @@
-#include "engine/ops/node/contraction.hpp"
-
+// Symmetric contraction: polynomials of a node's features, channel by channel, with coefficients of
+// its type. CPUs run a generated kernel, or the lists of monomials in order; GPUs a generated
+// kernel with a thread for each node and channel.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/integers.hpp"
+#include "engine/backend/cpu/simd.hpp"
+#include "engine/cpu_op.hpp"
+#include "engine/cuda/cuda_op.hpp"
+#include "engine/cuda/pass_kernel.hpp"
+#include "engine/error.hpp"
+#include "engine/kernels/kernel_store.hpp"
 #include "engine/package/limits.hpp"
+#include "kernels/contraction_kernel.hpp"
 
 namespace mdcg {
 
 namespace {
+
+struct ContractionSpec : OpSpec {
+    // Monomial m is the product of the components that start at items factor[factor_ptr[m]] .. of a
+    // row of x. Entry e of its entries entry_ptr[m] .. adds value[e] times the coefficient that
+    // starts at item coefficient[e] times the monomial to the component that starts at out_item[e].
+    struct Monomials {
+        std::vector<std::int32_t> factor_ptr{0}, factor, entry_ptr{0}, coefficient, out_item;
+        std::vector<double> value;
+    };
+
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& out = output("out");
+    std::int64_t stride = 0;            // items of a block's component
+    std::int64_t num_coefficients = 0;  // polynomials
+    std::int64_t width = 0;             // coefficients of one type, padded
+    std::int64_t num_sets = 0;          // sets of coefficients: 1 or as many as types
+    Monomials monomials;
+
+    explicit ContractionSpec(const LayerEntry& given);
+
+    KernelSize kernel_size() const override {
+        const auto terms = static_cast<std::int64_t>(monomials.value.size());
+        return {terms, limits::BASE_TEXT + limits::PRODUCT_TEXT * terms, fields.text("problem")};
+    }
+    // [num_sets][num_coefficients][stride]
+    template <typename T>
+    AlignedArray<T> coefficients() const {
+        const std::vector<T> values = fields.read<T>(*coefficients_);
+        const auto mul = size(x.rows.blocks[0].mul);
+        const auto step = size(stride);
+        const auto rows = size(num_sets * num_coefficients);
+        AlignedArray<T> padded;
+        padded.resize(rows * step);
+        for (std::size_t r = 0; r < rows; ++r)
+            std::copy_n(values.data() + r * mul, mul, padded.data() + r * step);
+        return padded;
+    }
+
+private:
+    void read_polynomials(const Fields& problem);
+    const Tensor* coefficients_ = nullptr;  // [num_sets][num_coefficients][channels]
+};
 
 using nlohmann::json;
 
@@ -20,8 +70,6 @@ std::vector<std::int32_t> component_offsets(const Rows& rows) {
         for (int m = 0; m < block.dim(); ++m) offsets.push_back(block.offset + m * block.stride);
     return offsets;
 }
-
-}  // namespace
 
 ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
     const Fields problem = fields.object_in_text("problem");
@@ -52,22 +100,6 @@ ContractionSpec::ContractionSpec(const LayerEntry& given) : OpSpec(given) {
                     "1 or " + std::to_string(num_types) + " types");
     read_polynomials(problem);
 }
-
-template <typename T>
-AlignedArray<T> ContractionSpec::coefficients() const {
-    const std::vector<T> values = fields.read<T>(*coefficients_);
-    const auto mul = size(x.rows.blocks[0].mul);
-    const auto step = size(stride);
-    const auto rows = size(num_sets * num_coefficients);
-    AlignedArray<T> padded;
-    padded.resize(rows * step);
-    for (std::size_t r = 0; r < rows; ++r)
-        std::copy_n(values.data() + r * mul, mul, padded.data() + r * step);
-    return padded;
-}
-
-template AlignedArray<float> ContractionSpec::coefficients() const;
-template AlignedArray<double> ContractionSpec::coefficients() const;
 
 void ContractionSpec::read_polynomials(const Fields& problem) {
     const json& list = problem.json("polynomials");
@@ -141,5 +173,158 @@ void ContractionSpec::read_polynomials(const Fields& problem) {
         monomials.entry_ptr.push_back(narrow(monomials.value.size()));
     }
 }
+
+template <typename T>
+class CpuContraction : public CpuOp<T> {
+public:
+    explicit CpuContraction(const ContractionSpec& spec)
+        : spec_(spec),
+          x_(spec.x),
+          out_(spec.out),
+          coefficients_(spec.coefficients<T>()),
+          value_(spec.monomials.value.begin(), spec.monomials.value.end()) {
+        const ContractionSpec::Monomials& lists = spec.monomials;
+        monomials_ = {static_cast<std::int64_t>(lists.factor_ptr.size()) - 1,
+                      lists.factor_ptr.data(),
+                      lists.factor.data(),
+                      lists.entry_ptr.data(),
+                      lists.coefficient.data(),
+                      lists.out_item.data(),
+                      value_.data(),
+                      spec.stride};
+    }
+
+    void prepare(KernelStore& kernels) override {
+        const SharedLibrary* library = kernels.load(
+            spec_.index, spec_.name,
+            {"mdcg_contraction_info", "mdcg_contraction_forward", "mdcg_contraction_backward"});
+        if (library == nullptr) return;
+        const auto* info =
+            static_cast<const ContractionInfo*>(library->symbol("mdcg_contraction_info"));
+        if (info->abi != MDCG_CONTRACTION_ABI || info->item_bytes != sizeof(T) ||
+            info->x_width != x_.rows.width || info->out_width != out_.rows.width ||
+            info->coefficient_width != spec_.width ||
+            info->num_coefficients != spec_.num_coefficients)
+            throw EngineError(ErrorKind::compiler,
+                              spec_.fields.where() +
+                                  ": its kernel was made for another contraction or another "
+                                  "version of mdcg: make the kernels again (python -m mdcg "
+                                  "kernels)");
+        forward_ =
+            reinterpret_cast<ContractionFunction<T>>(library->symbol("mdcg_contraction_forward"));
+        backward_ =
+            reinterpret_cast<ContractionFunction<T>>(library->symbol("mdcg_contraction_backward"));
+    }
+
+    void forward(Worker<T>& worker, Range nodes) const override {
+        if (forward_ != nullptr) {
+            const ContractionBlock<T> block = this->block(worker, nodes);
+            return forward_(&block);
+        }
+        for (std::int64_t n = nodes.begin; n < nodes.end; ++n) {
+            T* out = worker.value(out_, n);
+            std::fill(out, out + out_.rows.width, T(0));
+            simd<T>().contract(monomials_, worker.value(x_, n), coefficients(worker, n), out);
+        }
+    }
+
+    void backward(Worker<T>& worker, Range nodes) const override {
+        if (backward_ != nullptr) {
+            const ContractionBlock<T> block = this->block(worker, nodes);
+            return backward_(&block);
+        }
+        for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
+            simd<T>().contract_backward(monomials_, worker.value(x_, n), coefficients(worker, n),
+                                        worker.gradient(out_, n), worker.started_gradient(x_, n));
+    }
+
+private:
+    bool typed() const { return spec_.num_sets > 1; }
+
+    const T* coefficients(const Worker<T>& worker, std::int64_t n) const {
+        return coefficients_.data() + (typed() ? worker.types[n] * spec_.width : 0);
+    }
+
+    ContractionBlock<T> block(const Worker<T>& worker, Range nodes) const {
+        ContractionBlock<T> block{};
+        block.num_nodes = nodes.end - nodes.begin;
+        block.types = worker.types + nodes.begin;
+        block.x = worker.value(x_, nodes.begin);
+        block.coefficients = coefficients_.data();
+        block.typed = typed() ? 1 : 0;
+        block.out =
+            worker.values[size(out_.id)] == nullptr ? nullptr : worker.value(out_, nodes.begin);
+        if (x_.needs_gradient && worker.edge_gradient != nullptr) {
+            block.g = worker.gradient(out_, nodes.begin);
+            block.dx = worker.gradient(x_, nodes.begin);
+            block.accumulate = x_.accumulate ? 1 : 0;
+        }
+        return block;
+    }
+
+    const ContractionSpec& spec_;
+    const Operand &x_, &out_;
+    AlignedArray<T> coefficients_;
+    std::vector<T> value_;
+    Monomials<T> monomials_;
+    ContractionFunction<T> forward_ = nullptr, backward_ = nullptr;
+};
+
+template <typename T>
+class CudaContraction : public CudaOp<T> {
+public:
+    explicit CudaContraction(const ContractionSpec& spec)
+        : spec_(spec),
+          x_(spec.x),
+          out_(spec.out),
+          forward_(spec, "forward", widths()),
+          backward_(spec, "backward", widths()) {}
+
+    void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
+        forward_.prepare(kernels);
+        backward_.prepare(kernels);
+        const AlignedArray<T> coefficients = spec_.coefficients<T>();
+        coefficients_.upload(coefficients.data(), coefficients.size(), stream);
+    }
+
+    void forward(CudaWorker<T>& worker, Range nodes) const override {
+        CudaArguments arguments = this->arguments(worker, nodes);
+        arguments.set(CudaArgument::out, worker.value(out_, nodes.begin));
+        forward_.launch(*worker.stream, arguments);
+    }
+
+    void backward(CudaWorker<T>& worker, Range nodes) const override {
+        CudaArguments arguments = this->arguments(worker, nodes);
+        arguments.set(CudaArgument::g, worker.gradient(out_, nodes.begin));
+        arguments.set(CudaArgument::dx, worker.gradient(x_, nodes.begin));
+        arguments.set(CudaArgument::n_adds, std::int64_t(x_.accumulate ? 1 : 0));
+        backward_.launch(*worker.stream, arguments);
+    }
+
+private:
+    CudaPassKernel::Widths widths() const {
+        return {{"x", x_.rows.width}, {"w", spec_.width}, {"out", out_.rows.width}};
+    }
+
+    CudaArguments arguments(const CudaWorker<T>& worker, Range nodes) const {
+        CudaArguments arguments;
+        using A = CudaArgument;
+        arguments.set(A::n_rows, nodes.end - nodes.begin);
+        arguments.set(A::n_types, spec_.num_sets);
+        arguments.set(A::types, worker.types + nodes.begin);
+        arguments.set(A::x, worker.value(x_, nodes.begin));
+        arguments.set(A::w, coefficients_.data());
+        return arguments;
+    }
+
+    const ContractionSpec& spec_;
+    const Operand &x_, &out_;
+    CudaPassKernel forward_, backward_;
+    DeviceArray<T> coefficients_;  // [sets][polynomials][stride]
+};
+
+const RegisterOp<ContractionSpec, CpuContraction, CudaContraction> registered{"contraction"};
+
+}  // namespace
 
 }  // namespace mdcg

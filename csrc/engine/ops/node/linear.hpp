@@ -26,6 +26,5 @@ struct LinearSpec : OpSpec {
 
     explicit LinearSpec(const LayerEntry& given);
 };
-inline const RegisterSpec<LinearSpec> linear_spec{"linear"};
 
 }  // namespace mdcg

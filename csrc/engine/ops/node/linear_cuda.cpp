@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/integers.hpp"
+#include "engine/cuda/cuda_op.hpp"
 #include "engine/cuda/gemm.hpp"
-#include "engine/cuda/node_kernels.hpp"
 #include "engine/ops/node/linear.hpp"
 
 namespace mdcg {
@@ -204,7 +204,7 @@ private:
     std::vector<Sum> forward_, backward_;
     std::map<std::size_t, Bias> biases_;  // by block of out
     std::vector<T> bias_;
-    CudaArray<T> device_bias_;
+    DeviceArray<T> device_bias_;
     CudaGemm<T> gemm_;
 };
 

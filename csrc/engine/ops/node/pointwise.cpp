@@ -1,157 +1,203 @@
-#include "engine/ops/node/pointwise.hpp"
-
+// Operations that treat every node by itself: type_rows, scale, normalize, product, sum, energy.
 #include "engine/ops/node/row_op.hpp"
 
 namespace mdcg {
 
 namespace {
 
-template <typename T, typename Place>
-class ScaleOp : public RowOp<T, Place> {
-    using Step = typename RowOp<T, Place>::Step;
+// out[n] = table[type of n]
+struct TypeRowsSpec : OpSpec {
+    const Operand& out = output("out");
+    const Tensor& table = fields.tensor("table", {num_types, out.rows.features});
 
-public:
-    explicit ScaleOp(const ScaleSpec& spec)
-        : x_(spec.x),
-          out_(spec.out),
-          by_type_(spec.factor.count > 1),
-          factor_(*this, spec.fields.read<T>(spec.factor)) {}
-    void forward(Step& step, Range nodes) const override {
-        run(step, nodes, step.value(x_, nodes.begin), step.value(out_, nodes.begin), false);
-    }
-    void backward(Step& step, Range nodes) const override {
-        run(step, nodes, step.gradient(out_, nodes.begin), step.gradient(x_, nodes.begin),
-            x_.accumulate);
-    }
+    using OpSpec::OpSpec;
 
-private:
-    void run(Step& step, Range nodes, const T* x, T* out, bool add) const {
-        RowOp<T, Place>::run(RowFunction::scale_forward, step,
-                             Scale<T>{x, out, factor_.data(), step.types + nodes.begin,
-                                      nodes.end - nodes.begin, x_.rows.width, by_type_, add});
+    template <typename T, class Keep>
+    void prepare(TypeRows<T>& a, const Keep& keep) const {
+        keep(a.table, out.rows.padded(fields.read<T>(table), num_types));
+        a.width = out.rows.width;
     }
-    const Operand &x_, &out_;
-    bool by_type_;
-    typename RowOp<T, Place>::template Constants<T> factor_;
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, TypeRows<T> a, const Launch& launch) const {
+        a.out = rows.value(out);
+        a.types = rows.types();
+        launch(a);
+    }
 };
+const RegisterRowOp<TypeRowsSpec, TypeRows> type_rows{"type_rows"};
 
-template <typename T, typename Place>
-class NormalizeOp : public RowOp<T, Place> {
-    using Step = typename RowOp<T, Place>::Step;
+// Row times a number, or times the number of its type.
+struct ScaleSpec : OpSpec {
+    const Operand& x = input("x");
+    const Operand& out = output("out");
+    const Tensor& factor = one_or_by_type("factor");
 
-public:
-    explicit NormalizeOp(const NormalizeSpec& spec) : spec_(spec) {}
-    void forward(Step& step, Range nodes) const override {
-        Normalize<T> arguments = common(step, nodes);
-        arguments.out = step.value(spec_.out, nodes.begin);
-        this->run(RowFunction::normalize_forward, step, arguments);
-    }
-    void backward(Step& step, Range nodes) const override {
-        Normalize<T> arguments = common(step, nodes);
-        arguments.g = step.gradient(spec_.out, nodes.begin);
-        arguments.dx = step.wanted_gradient(spec_.x, nodes.begin);
-        arguments.d_density = step.wanted_gradient(spec_.density, nodes.begin);
-        this->run(RowFunction::normalize_backward, step, arguments);
-    }
+    explicit ScaleSpec(const LayerEntry& given) : OpSpec(given) { expect_same_irreps(x, out); }
 
-private:
-    Normalize<T> common(const Step& step, Range nodes) const {
-        Normalize<T> arguments{};
-        arguments.x = step.value(spec_.x, nodes.begin);
-        arguments.density = step.value(spec_.density, nodes.begin);
-        arguments.count = nodes.end - nodes.begin;
-        arguments.width = spec_.x.rows.width;
-        arguments.density_width = spec_.density.rows.width;
-        arguments.add_x = spec_.x.accumulate;
-        arguments.add_density = spec_.density.accumulate;
-        arguments.alpha = spec_.alpha;
-        arguments.beta = spec_.beta;
-        return arguments;
+    template <typename T, class Keep>
+    void prepare(Scale<T>& a, const Keep& keep) const {
+        keep(a.factor, fields.read<T>(factor));
+        a.typed = factor.count > 1;
+        a.width = x.rows.width;
     }
-    const NormalizeSpec& spec_;
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Scale<T> a, const Launch& launch) const {
+        a.x = rows.backward ? rows.gradient(out) : rows.value(x);
+        a.out = rows.backward ? rows.gradient(x) : rows.value(out);
+        a.add = rows.backward && x.accumulate;
+        a.types = rows.types();
+        launch(a);
+    }
 };
+const RegisterRowOp<ScaleSpec, Scale> scale{"scale"};
 
-template <typename T, typename Place>
-class ProductOp : public RowOp<T, Place> {
-    using Step = typename RowOp<T, Place>::Step;
+// out = x / (density * beta + alpha)
+struct NormalizeSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& density = input("density", saved_for_backward);
+    const Operand& out = output("out");
+    double alpha = fields.number("alpha"), beta = fields.number("beta");
 
-public:
-    explicit ProductOp(const ProductSpec& spec) : spec_(spec) {}
-    void forward(Step& step, Range nodes) const override {
-        Product<T> arguments = common(step, nodes);
-        arguments.out = step.value(spec_.out, nodes.begin);
-        this->run(RowFunction::product_forward, step, arguments);
-    }
-    void backward(Step& step, Range nodes) const override {
-        Product<T> arguments = common(step, nodes);
-        arguments.g = step.gradient(spec_.out, nodes.begin);
-        arguments.dx = step.wanted_gradient(spec_.x, nodes.begin);
-        arguments.dy = step.wanted_gradient(spec_.y, nodes.begin);
-        this->run(RowFunction::product_backward, step, arguments);
+    explicit NormalizeSpec(const LayerEntry& given) : OpSpec(given) {
+        expect_same_irreps(x, out);
+        if (density.rows.features != 1)
+            fields.fail("density has " + std::to_string(density.rows.features) +
+                        " features, expected 1x0e");
     }
 
-private:
-    Product<T> common(const Step& step, Range nodes) const {
-        Product<T> arguments{};
-        arguments.x = step.value(spec_.x, nodes.begin);
-        arguments.y = step.value(spec_.y, nodes.begin);
-        arguments.count = nodes.end - nodes.begin;
-        arguments.width = spec_.x.rows.width;
-        arguments.add_x = spec_.x.accumulate;
-        arguments.add_y = spec_.y.accumulate;
-        return arguments;
+    template <typename T, class Keep>
+    void prepare(Normalize<T>& a, const Keep&) const {
+        a.width = x.rows.width;
+        a.density_width = density.rows.width;
+        a.add_x = x.accumulate;
+        a.add_density = density.accumulate;
+        a.alpha = alpha;
+        a.beta = beta;
     }
-    const ProductSpec& spec_;
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Normalize<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.density = rows.value(density);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.d_density = rows.gradient(density);
+        launch(a);
+    }
 };
+const RegisterRowOp<NormalizeSpec, Normalize> normalize{"normalize"};
 
-template <typename T, typename Place>
-class SumOp : public RowOp<T, Place> {
-    using Step = typename RowOp<T, Place>::Step;
+// out = x * y, item by item; only scalars multiply to an irrep of their own.
+struct ProductSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& y = input("y", saved_for_backward);
+    const Operand& out = output("out");
 
-public:
-    explicit SumOp(const SumSpec& spec) : x_(spec.inputs), out_(spec.out) {}
-    void forward(Step& step, Range nodes) const override {
-        run(RowFunction::sum_forward, step, nodes, step.value(out_, nodes.begin),
-            [&](const Operand& x) { return step.value(x, nodes.begin); });
+    explicit ProductSpec(const LayerEntry& given) : OpSpec(given) {
+        expect_same_irreps(x, out);
+        expect_same_irreps(y, out);
+        for (const Block& block : y.rows.blocks)
+            if (block.l != 0) fields.fail("multiplies " + block_text(block) + ", expected scalars");
     }
-    void backward(Step& step, Range nodes) const override {
-        run(RowFunction::sum_backward, step, nodes, step.gradient(out_, nodes.begin),
-            [&](const Operand& x) { return step.wanted_gradient(x, nodes.begin); });
+
+    template <typename T, class Keep>
+    void prepare(Product<T>& a, const Keep&) const {
+        a.width = x.rows.width;
+        a.add_x = x.accumulate;
+        a.add_y = y.accumulate;
+    }
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Product<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.y = rows.value(y);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.dy = rows.gradient(y);
+        launch(a);
+    }
+};
+const RegisterRowOp<ProductSpec, Product> registered_product{"product"};
+
+// out is the sum of all inputs, one or more.
+struct SumSpec : OpSpec {
+    const Operand& out = output("out");
+
+    explicit SumSpec(const LayerEntry& given) : OpSpec(given) {
+        is_sum = true;
+        for (const std::string& term : fields.texts("x"))
+            inputs.push_back(given.operand(fields, "x", term));
+        if (inputs.empty()) fields.fail("x", "empty", "one value or more");
+        for (const Operand& x : inputs) expect_same_irreps(x, out);
     }
 
-private:
-    // In calls of SUM_TERMS; terms whose rows are null are left out.
-    template <typename RowsOf>
-    void run(RowFunction function, const Step& step, Range nodes, T* sum,
-             const RowsOf& rows_of) const {
-        Sum<T> arguments{};
-        arguments.sum = sum;
-        arguments.count = nodes.end - nodes.begin;
-        arguments.width = out_.rows.width;
+    template <typename T, class Keep>
+    void prepare(Sum<T>& a, const Keep&) const {
+        a.width = out.rows.width;
+    }
+    // In launches of SUM_TERMS; gradients that are not wanted are left out.
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Sum<T> a, const Launch& launch) const {
+        a.sum = rows.backward ? rows.gradient(out) : rows.value(out);
         const auto flush = [&] {
-            if (arguments.num_terms == 0) return;
-            RowOp<T, Place>::run(function, step, arguments);
-            arguments.num_terms = 0;
-            arguments.add_sum = 1;
+            if (a.num_terms > 0) launch(a);
+            a.num_terms = 0;
+            a.add_sum = 1;
         };
-        for (const Operand& x : x_) {
-            T* const rows = rows_of(x);
-            if (rows == nullptr) continue;
-            if (arguments.num_terms == SUM_TERMS) flush();
-            const auto k = static_cast<std::size_t>(arguments.num_terms++);
-            arguments.term[k] = rows;
-            arguments.add[k] = x.accumulate;
+        for (const Operand& x : inputs) {
+            T* const term = rows.backward ? rows.gradient(x) : rows.value(x);
+            if (term == nullptr) continue;
+            if (a.num_terms == SUM_TERMS) flush();
+            const auto k = static_cast<std::size_t>(a.num_terms++);
+            a.term[k] = term;
+            a.add[k] = x.accumulate;
         }
         flush();
     }
-    const std::deque<Operand>& x_;
-    const Operand& out_;
 };
+const RegisterRowOp<SumSpec, Sum> sum{"sum"};
 
-const RegisterRowOp<ScaleSpec, ScaleOp> scale{"scale"};
-const RegisterRowOp<NormalizeSpec, NormalizeOp> normalize{"normalize"};
-const RegisterRowOp<ProductSpec, ProductOp> registered_product{"product"};
-const RegisterRowOp<SumSpec, SumOp> sum{"sum"};
+// E_i += scale * x[channel] + shift, in double; scale and shift are numbers, or one for each type.
+struct EnergySpec : OpSpec {
+    const Operand& x = input("x");
+    std::int64_t channel = 0;
+    std::vector<double> scale, shift;  // [T]
+
+    explicit EnergySpec(const LayerEntry& given) : OpSpec(given) {
+        const Block& block = x.rows.blocks[0];
+        if (block.l != 0) fields.fail("x starts with " + block_text(block) + ", expected scalars");
+        channel = fields.integer("channel", 0, block.mul - 1);
+        scale = by_type("scale");
+        shift = by_type("shift");
+    }
+
+    template <typename T, class Keep>
+    void prepare(Energy<T>& a, const Keep& keep) const {
+        keep(a.scale, scale);
+        keep(a.shift, shift);
+        a.width = x.rows.width;
+        a.channel = static_cast<int>(channel);
+        a.add = x.accumulate;
+    }
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Energy<T> a, const Launch& launch) const {
+        const auto& step = rows.step;
+        a.x = rows.value(x);
+        a.dx = rows.gradient(x);
+        a.energies = step.energies + rows.nodes.begin;
+        if (step.energy_weights != nullptr) a.weights = step.energy_weights + rows.nodes.begin;
+        a.types = rows.types();
+        launch(a);
+    }
+
+private:
+    std::vector<double> by_type(const char* key) const {
+        std::vector<double> values = fields.read<double>(one_or_by_type(key, Content::constants));
+        values.resize(static_cast<std::size_t>(num_types), values[0]);
+        return values;
+    }
+};
+const RegisterRowOp<EnergySpec, Energy> energy{"energy"};
 
 }  // namespace
 

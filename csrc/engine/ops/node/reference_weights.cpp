@@ -1,50 +1,48 @@
-#include "engine/ops/node/reference_weights.hpp"
-
+// How much an atom resembles the reference atoms of its type in Grimme's D3 dispersion:
+//     w_a = exp(-steepness (cn - cn_a)^2) / sum_b exp(-steepness (cn - cn_b)^2),
+// 0 where the type has no reference a, whose number is negative.
 #include "engine/ops/node/row_op.hpp"
 
 namespace mdcg {
 
 namespace {
 
-template <typename T, typename Place>
-class ReferenceWeightsOp : public RowOp<T, Place> {
-    using Step = typename RowOp<T, Place>::Step;
+struct ReferenceWeightsSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& out = output("out");
+    std::vector<double> references;  // [T][MAX_REFERENCES]
+    double steepness;
 
-public:
-    explicit ReferenceWeightsOp(const ReferenceWeightsSpec& spec)
-        : spec_(spec), references_(*this, spec.references) {}
-
-    void forward(Step& step, Range nodes) const override {
-        ReferenceWeights<T> arguments = common(step, nodes);
-        arguments.out = step.value(spec_.out, nodes.begin);
-        this->run(RowFunction::reference_weights_forward, step, arguments);
-    }
-    void backward(Step& step, Range nodes) const override {
-        ReferenceWeights<T> arguments = common(step, nodes);
-        arguments.g = step.gradient(spec_.out, nodes.begin);
-        arguments.dx = step.gradient(spec_.x, nodes.begin);
-        this->run(RowFunction::reference_weights_backward, step, arguments);
+    explicit ReferenceWeightsSpec(const LayerEntry& given) : OpSpec(given) {
+        references =
+            fields.values<double>("references", {num_types, MAX_REFERENCES}, Content::constants);
+        steepness = fields.number("steepness");
+        for (std::size_t t = 0; t < references.size(); t += MAX_REFERENCES)
+            if (references[t] < 0)
+                fields.fail("references", "a type without any", "at least one for each type");
+        if (x.rows.features != 1 || out.rows.features != MAX_REFERENCES)
+            fields.fail("out", "values of other sizes", "1x0e in x and 7x0e in out");
     }
 
-private:
-    ReferenceWeights<T> common(const Step& step, Range nodes) const {
-        ReferenceWeights<T> arguments{};
-        arguments.x = step.value(spec_.x, nodes.begin);
-        arguments.references = references_.data();
-        arguments.types = step.types + nodes.begin;
-        arguments.steepness = spec_.steepness;
-        arguments.count = nodes.end - nodes.begin;
-        arguments.x_width = spec_.x.rows.width;
-        arguments.out_width = spec_.out.rows.width;
-        arguments.add = spec_.x.accumulate;
-        return arguments;
+    template <typename T, class Keep>
+    void prepare(ReferenceWeights<T>& a, const Keep& keep) const {
+        keep(a.references, references);
+        a.steepness = steepness;
+        a.x_width = x.rows.width;
+        a.out_width = out.rows.width;
+        a.add = x.accumulate;
     }
-
-    const ReferenceWeightsSpec& spec_;
-    typename RowOp<T, Place>::template Constants<double> references_;
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, ReferenceWeights<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.types = rows.types();
+        launch(a);
+    }
 };
-
-const RegisterRowOp<ReferenceWeightsSpec, ReferenceWeightsOp> registered{"reference_weights"};
+const RegisterRowOp<ReferenceWeightsSpec, ReferenceWeights> registered{"reference_weights"};
 
 }  // namespace
 

@@ -1,53 +1,97 @@
-// Operations on rows of nodes that are written once: kernels/row_functions.hpp has the functions,
-// and an operation, templated on where it runs, sets their arguments.
+// Operations on rows of nodes that are written once, for hosts and devices.
+//
+// kernels/row_functions.hpp has a struct of arguments for each of them, whose members compute one
+// row. The specification of the operation says with which arguments:
+//     // What is the same in all steps. keep(pointer, values) stores an array where the functions
+//     // read it, and sets the pointer.
+//     template <typename T, class Keep>
+//     void prepare(Arguments<T>& a, const Keep& keep) const;
+//     // Rows of one pass; calls launch(a).
+//     template <typename T, class Rows, class Launch>
+//     void run(const Rows& rows, Arguments<T> a, const Launch& launch) const;
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/cuda/cuda_op.hpp"
-#include "engine/cuda/node_kernels.hpp"
 
 namespace mdcg {
+
+// The functions of a struct of arguments. One without a backward function takes the same for
+// gradients.
+#define MDCG_ROW_FUNCTION_OF(NAME, ARGUMENTS, MEMBER, ROW)         \
+    template <typename T>                                          \
+    constexpr RowFunction MEMBER##_function(const ARGUMENTS<T>&) { \
+        return RowFunction::NAME;                                  \
+    }
+template <typename Arguments>
+constexpr RowFunction backward_function(const Arguments& a) {
+    return forward_function(a);
+}
+MDCG_ROW_FUNCTIONS(MDCG_ROW_FUNCTION_OF)
+#undef MDCG_ROW_FUNCTION_OF
+
+// The rows of some nodes in one pass.
+template <class Step>
+struct NodeRows {
+    const Step& step;
+    Range nodes;
+    bool backward;
+
+    std::int64_t count() const { return nodes.end - nodes.begin; }
+    const std::int32_t* types() const { return step.types + nodes.begin; }
+    auto* value(const Operand& operand) const { return rows(step.values, operand); }
+    // Null where none is wanted, and in a step without a backward pass.
+    auto* gradient(const Operand& operand) const {
+        return operand.needs_gradient ? rows(step.gradients, operand) : nullptr;
+    }
+
+private:
+    template <typename T>
+    T* rows(const std::vector<T*>& first, const Operand& operand) const {
+        T* const row = first[static_cast<std::size_t>(operand.id)];
+        return row != nullptr ? row + nodes.begin * operand.rows.width : nullptr;
+    }
+};
 
 struct OnHost {};
 struct OnDevice {};
 
-// The base of an operation. `Step` is what it sees of an evaluation; a `Constants<N>` member keeps
-// an array where the functions read it.
+// What runs functions of rows.
 template <typename T, typename Place>
-class RowOp;
+class RowLauncher;
 
 template <typename T>
-class RowOp<T, OnHost> : public CpuOp<T> {
+class RowLauncher<T, OnHost> : public CpuOp<T> {
 protected:
     using Step = Worker<T>;
     template <typename N>
-    class Constants {
-    public:
-        Constants(RowOp&, std::vector<N> values) : values_(std::move(values)) {}
-        const N* data() const { return values_.data(); }
-
-    private:
-        std::vector<N> values_;
-    };
-
-    // Computes all rows of the arguments, one of the structs of kernels/row_functions.hpp.
+    void keep(const N*& at, std::vector<N> values) {
+        const auto kept = std::make_shared<std::vector<N>>(std::move(values));
+        at = kept->data();
+        kept_.push_back(kept);
+    }
     template <typename Arguments>
-    static void run(RowFunction function, const Step&, const Arguments& arguments) {
+    static void launch(RowFunction function, const Step&, const Arguments& arguments) {
         simd<T>().row_functions[static_cast<int>(function)](&arguments);
     }
+
+private:
+    std::vector<std::shared_ptr<void>> kept_;
 };
 
 template <typename T>
-class RowOp<T, OnDevice> : public CudaOp<T> {
+class RowLauncher<T, OnDevice> : public CudaOp<T> {
 public:
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         for (std::size_t f = 0; f < functions_.size(); ++f)
-            functions_[f] = kernels.fixed(NODE_KERNELS, INFO[f].name);
+            functions_[f] = kernels.fixed("nodes.cuh", INFO[f].name);
         for (const auto& upload : uploads_) upload(stream);
         uploads_.clear();
     }
@@ -55,26 +99,18 @@ public:
 protected:
     using Step = CudaWorker<T>;
     template <typename N>
-    class Constants {
-    public:
-        Constants(RowOp& op, std::vector<N> values) {
-            op.uploads_.push_back([this, values = std::move(values)](const DeviceStream& stream) {
-                array_.upload(values, stream);
-            });
-        }
-        Constants(const Constants&) = delete;
-        Constants& operator=(const Constants&) = delete;
-        const N* data() const { return array_.data(); }
-
-    private:
-        CudaArray<N> array_;
-    };
-
+    void keep(const N*& at, std::vector<N> values) {
+        const auto kept = std::make_shared<DeviceArray<N>>();
+        kept_.push_back(kept);
+        uploads_.push_back([kept, &at, values = std::move(values)](const DeviceStream& stream) {
+            kept->upload(values, stream);
+            at = kept->data();
+        });
+    }
     template <typename Arguments>
-    void run(RowFunction function, const Step& step, const Arguments& arguments) const {
+    void launch(RowFunction function, const Step& step, const Arguments& arguments) const {
         const auto f = static_cast<std::size_t>(function);
-        functions_[f].launch(*step.stream, thread_blocks(INFO[f].threads * arguments.count),
-                             NODE_THREADS, arguments);
+        functions_[f].cover(*step.stream, INFO[f].threads * arguments.count, 256, arguments);
     }
 
 private:
@@ -88,23 +124,45 @@ private:
     static constexpr std::array INFO{MDCG_ROW_FUNCTIONS(MDCG_ROW_INFO)};
 #undef MDCG_ROW_INFO
     std::array<CudaFunction, INFO.size()> functions_;
+    std::vector<std::shared_ptr<void>> kept_;
     std::vector<std::function<void(const DeviceStream&)>> uploads_;
 };
 
-// Registers an operation for hosts and devices:
-//     const RegisterRowOp<ScaleSpec, ScaleOp> registered{"scale"};
-template <typename Spec, template <typename, typename> class Op>
-class RegisterRowOp {
+template <typename T, typename Place, typename Spec, template <typename> class Arguments>
+class RowOp : public RowLauncher<T, Place> {
+    using Step = typename RowLauncher<T, Place>::Step;
+
 public:
-    explicit RegisterRowOp(const char* type) : host_(type), device_(type) {}
+    explicit RowOp(const Spec& spec) : spec_(spec) {
+        spec.prepare(arguments_, [this](auto& at, auto values) { this->keep(at, values); });
+    }
+    void forward(Step& step, Range nodes) const override { run({step, nodes, false}); }
+    void backward(Step& step, Range nodes) const override { run({step, nodes, true}); }
 
 private:
-    template <typename T>
-    using Host = Op<T, OnHost>;
-    template <typename T>
-    using Device = Op<T, OnDevice>;
-    RegisterOp<Spec, Host> host_;
-    RegisterOp<Spec, Device> device_;
+    void run(const NodeRows<Step>& rows) const {
+        Arguments<T> arguments = arguments_;
+        arguments.count = rows.count();
+        spec_.run(rows, arguments, [&](const Arguments<T>& a) {
+            this->launch(rows.backward ? backward_function(a) : forward_function(a), rows.step, a);
+        });
+    }
+
+    const Spec& spec_;
+    Arguments<T> arguments_{};
 };
+
+template <typename Spec, template <typename> class Arguments>
+struct RowOps {
+    template <typename T>
+    using Host = RowOp<T, OnHost, Spec, Arguments>;
+    template <typename T>
+    using Device = RowOp<T, OnDevice, Spec, Arguments>;
+};
+
+// const RegisterRowOp<ScaleSpec, Scale> scale{"scale"};
+template <typename Spec, template <typename> class Arguments>
+using RegisterRowOp = RegisterOp<Spec, RowOps<Spec, Arguments>::template Host,
+                                 RowOps<Spec, Arguments>::template Device>;
 
 }  // namespace mdcg

@@ -1,14 +1,13 @@
-// Devices and precisions by their names.
+#include "engine/cuda/devices.hpp"
+
 #include <cctype>
 #include <stdexcept>
-#include <string>
 
-#include "engine/cuda/device_errors.hpp"
-#include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
-#include "engine/program.hpp"
 
 namespace mdcg {
+
+std::string device_label(int device) { return "cuda:" + std::to_string(device); }
 
 int parse_device(const std::string& text) {
     if (text == "cpu") return -1;
@@ -44,24 +43,27 @@ int parse_device(const std::string& text) {
     return device;
 }
 
-void check_precision(const std::string& text, const Package& package) {
-    if (text == "tf32" || text == "bf16")
-        bad_argument("precision is '" + text +
-                     "', a mode that was removed: leave it out, and float32 packages multiply in "
-                     "float32");
-    const bool single = text == "fp32" || text == "float32";
-    if (!text.empty() && !single && text != "fp64" && text != "float64")
-        bad_argument("precision is '" + text +
-                     "', expected fp32 (or float32) or fp64 (or float64), or nothing for that of "
-                     "the package");
-    const bool wide = read_model_info(package).double_precision;
-    if (text.empty() || single != wide) return;
-    throw EngineError(ErrorKind::unsupported,
-                      "precision is '" + text + "', and " + package.path() + " was converted to " +
-                          (wide ? "float64" : "float32") +
-                          ", which is fixed: leave it out, or convert the checkpoint again "
-                          "(mdcg-patch --precision " +
-                          (single ? "fp32)" : "fp64)"));
+void rethrow(const DeviceError& error, int device) {
+    const bool memory = error.kind() == DeviceError::out_of_memory;
+    const ErrorKind kind = memory ? ErrorKind::memory : ErrorKind::device;
+    const std::string said = error.what();
+    if (error.complete()) throw EngineError(kind, said);
+    if (memory)
+        throw EngineError(kind, "out of memory on device " + device_label(device) + " (" + said +
+                                    "): evaluate a smaller system, or use more devices");
+    if (error.kind() == DeviceError::lost)
+        throw EngineError(kind, "device " + device_label(device) + " was lost (" + said +
+                                    "): start the process again to use it, models on the cpu and "
+                                    "on other devices go on");
+    std::string action = "see whether nvidia-smi works, or use device cpu";
+    if (error.kind() == DeviceError::no_device)
+        action = "use device cpu";
+    else if (error.kind() == DeviceError::forked)
+        action = "a process that was forked from one that used it needs the start method 'spawn'";
+    else if (error.kind() == DeviceError::too_many_resources)
+        action = "report it with the name of the device, or use device cpu";
+    throw EngineError(
+        kind, "device " + device_label(device) + " cannot be used (" + said + "): " + action);
 }
 
 }  // namespace mdcg

@@ -1,0 +1,61 @@
+// Rows of ghosts: filled from their owners, and their gradients added to those of the owners.
+#include "engine/communicator.hpp"
+#include "engine/cpu_op.hpp"
+#include "engine/cuda/cuda_op.hpp"
+#include "engine/cuda/ghosts.hpp"
+
+namespace mdcg {
+
+namespace {
+
+struct ExchangeSpec : OpSpec {
+    const Operand& x = input("x");
+
+    explicit ExchangeSpec(const LayerEntry& given) : OpSpec(given) {
+        forward_space = IterationSpace::exchange;
+    }
+};
+
+template <typename T>
+class CpuExchange : public CpuOp<T> {
+public:
+    explicit CpuExchange(const ExchangeSpec& spec) : x_(spec.x) {}
+
+    void forward(Worker<T>& worker, Range) const override {
+        if (worker.communicator != nullptr)
+            worker.communicator->forward(worker.value(x_), x_.rows.width, sizeof(T));
+    }
+    void backward(Worker<T>& worker, Range) const override {
+        if (worker.communicator != nullptr && x_.needs_gradient)
+            worker.communicator->reverse(worker.gradient(x_), x_.rows.width, sizeof(T));
+    }
+
+private:
+    const Operand& x_;
+};
+
+template <typename T>
+class CudaExchange : public CudaOp<T> {
+public:
+    explicit CudaExchange(const ExchangeSpec& spec) : x_(spec.x) {}
+
+    void forward(CudaWorker<T>& worker, Range) const override {
+        if (worker.communicator != nullptr)
+            worker.ghosts->forward(*worker.communicator, worker.value(x_), x_.rows.width,
+                                   *worker.edges, *worker.stream);
+    }
+    void backward(CudaWorker<T>& worker, Range) const override {
+        if (worker.communicator != nullptr && x_.needs_gradient)
+            worker.ghosts->reverse(*worker.communicator, worker.gradient(x_), x_.rows.width,
+                                   *worker.edges, *worker.stream);
+    }
+
+private:
+    const Operand& x_;
+};
+
+const RegisterOp<ExchangeSpec, CpuExchange, CudaExchange> registered{"exchange"};
+
+}  // namespace
+
+}  // namespace mdcg
