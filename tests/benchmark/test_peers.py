@@ -96,7 +96,7 @@ def test_refusing_peers_do_not_stop_the_others() -> None:
 
 
 @needs_e3nn
-@pytest.mark.parametrize("case", ["nequip-water", "e3tools-transformer"])
+@pytest.mark.parametrize("case", ["nequip-water", "e3tools-conv", "e3tools-transformer"])
 def test_batches_have_no_graph(case: str) -> None:
     chosen = [peers.PEERS[name] for name in ("e3nn", "mdcg")]
     section, rows = measured(case, conv.make_batch(5), *chosen)
