@@ -19,8 +19,7 @@ from mdcg.codegen import CudaKernel, KernelSpec, emit_cuda
 from mdcg.plan import CudaDevice, CudaPlan, CudaTile, plan_cuda
 from mdcg.plan.device import CAPPED_BYTES
 from mdcg.problem import ConvProblem
-from mdcg.runtime import find_nvrtc
-from mdcg.runtime.nvrtc import compile_cuda
+from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from .helpers import printed_tables
 

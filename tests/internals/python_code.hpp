@@ -22,7 +22,7 @@ public:
         std::vector<std::string> sources;
         for (const mdcg::CudaKernelSource& text : texts) sources.push_back(text.text);
         const pybind11::object load =
-            pybind11::module_::import("mdcg.runtime").attr("load_cuda_kernels");
+            pybind11::module_::import("mdcg.runtime.cuda_build").attr("load_cuda_kernels");
         return load(sources, "sm_" + std::to_string(capability)).cast<std::vector<std::string>>();
     }
     const mdcg::FoundKernels& found() const override { return found_; }

@@ -144,11 +144,6 @@ def test_info(water: Path, tmp_path: Path, capsys: Any) -> None:
     [
         ({"gate": torch.sign}, USES[:1], "activation 'sign'"),
         (
-            {"rest": "RealAgnosticAttResidualInteractionBlock", "radial_MLP": [8192]},
-            USES[:2] + USES[3:],
-            "8192 units is too wide for the CUDA",
-        ),
-        (
             {"model_class": "AtomicDipolesMACE", "atomic_energies": None, "MLP_irreps": "4x1o"},
             USES[:3],
             "the model gives dipoles and no energies",
