@@ -87,7 +87,6 @@ const Meaning kMeanings[] = {
     {"prefetch", "", "nothing"},
     {"membar", "", "nothing"},
     {"fence.", "", "nothing"},
-    {"createpolicy.", "", "nothing"},
     {"discard.", "", "nothing"},
     {"applypriority.", "", "nothing"},
     {"nanosleep", "", "nothing"},
