@@ -65,4 +65,4 @@ def test_packages_are_compiled_for_all_devices(
 def test_targets_of_texts(tmp_path: Path) -> None:
     two_layers().package().save(tmp_path / "p.mdcg")
     with pytest.raises(_core.EngineError, match="target is 'x', expected one such as 'sm_90'"):
-        _core.cuda_kernel_sources(str(tmp_path / "p.mdcg"), "x", "", "[]")
+        _core.cuda_kernel_sources(str(tmp_path / "p.mdcg"), "x", "[]")

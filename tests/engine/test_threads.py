@@ -235,8 +235,10 @@ def tables(outputs: int) -> SmallPackage:
     """Return a package of one convolution with large radial tables of three pairs of types."""
     rng = np.random.default_rng(6)
     p = SmallPackage(["H", "O"], 3.0)
+    p.value("x", f"{outputs}x0e")
     p.value("a", f"{outputs}x0e")
     p.value("b", "1x0e")
+    p.layer("type_rows", out="x", table=p.tensor(rng.normal(size=(2, outputs))))
     radial = {
         "r_max": 3.0,
         "basis": {"kind": "bessel", "weights": p.tensor(np.arange(1.0, 5.0)), "prefactor": 0.8},
@@ -251,7 +253,7 @@ def tables(outputs: int) -> SmallPackage:
     }
     p.layer(
         "conv",
-        x_table=p.tensor(rng.normal(size=(2, outputs))),
+        x="x",
         out="a",
         problem=build(f"{outputs}x0e", "1x0e", f"{outputs}x0e").to_json(),
         radial=radial,
@@ -335,12 +337,12 @@ package, structure = sys.argv[1:]
 backend = MDCGCalculator(package, kernels="generic", threads=1)._backend
 atoms = read(structure)
 others = [atoms, atoms[:96], atoms[::-1]]
-want = [backend.evaluate(each, forces=True, stress=False).forces for each in others]
+want = [backend.evaluate(each, {"forces"}).forces for each in others]
 wrong = []
 def work(number):
     for _ in range(12):
         try:
-            found = backend.evaluate(others[number], forces=True, stress=False).forces
+            found = backend.evaluate(others[number], {"forces"}).forces
             if not np.array_equal(found, want[number]):
                 wrong.append(number)
         except Exception as error:
