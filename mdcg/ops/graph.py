@@ -199,7 +199,7 @@ _REMEMBERED_EDGES = 1 << 25
 # Kernels count edges in 32 bits.
 _MAX_CUDA_EDGES = 2**31 - 64
 
-# Of the orders by sender, which are made when they are first asked for.
+# Protects the orders by sender, which are made when they are first asked for.
 _lock = threading.Lock()
 
 
