@@ -98,7 +98,7 @@ def wide(descriptors: list[str]) -> SmallPackage:
 def hidden() -> SmallPackage:
     """A table whose ends need a square matrix of the hidden units."""
     p = tables(16)
-    radial = p.manifest["layers"][0]["radial"]
+    radial = p.manifest["layers"][1]["radial"]
     radial["layers"][0]["weight"] = p.tensor(np.zeros((4, 30_000)))
     radial["layers"][1]["weight"] = p.tensor(np.zeros((30_000, 1)))
     return p
@@ -189,10 +189,10 @@ def test_tables_of_many_pairs_of_types(tmp_path: Path) -> None:
     p = tables(4096)
     names = [f"t{number}" for number in range(40)]
     p.manifest["type_names"] = names
-    radial = p.manifest["layers"][0]["radial"]
+    radial = p.manifest["layers"][1]["radial"]
     for field in ("sender", "receiver"):
         radial[field] = p.tensor(np.random.default_rng(1).normal(size=(40, 8)))
-    p.manifest["layers"][0]["x_table"] = p.tensor(np.ones((40, 4096)))
+    p.manifest["layers"][0]["table"] = p.tensor(np.ones((40, 4096)))
     model = _core.Model(p.write(tmp_path / "p.mdcg"), kernels="generic", threads=1)
     positions = np.stack(np.meshgrid(range(4), range(5), range(2)), axis=-1).reshape(-1, 3) * 1.0
     few = model.evaluate(positions[:2], [0, 1])["energy"]

@@ -121,7 +121,7 @@ def test_sha256(plain: bool) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_cutoffs_of_layers_are_within_the_package(tmp_path: Path, many: bool) -> None:
     p, path = tables(5), tmp_path / "p.mdcg"
-    radial = p.manifest["layers"][0]["radial"]
+    radial = p.manifest["layers"][1]["radial"]
     radial["r_max"] = p.tensor(np.array([[3.0, 2.0], [2.0, 3.1]])) if many else 3.1
     p.write(path)
     with pytest.raises(_core.EngineError, match=r"r_max is 3\.1.* up to the package's r_max of 3"):
