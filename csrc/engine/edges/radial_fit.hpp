@@ -37,8 +37,8 @@ constexpr TableLimit kDoubleValueTolerance{1e-13, TableLimit::kNone, TableLimit:
                                            TableLimit::kNone, 32};
 // In single precision: two roundings of a weight, one of a derivative.
 constexpr TableLimit kSingleTolerance{TableLimit::kNone, TableLimit::kNone, 1.2e-7, 6e-8, 32};
-// In single precision on CPUs, where more intervals of a spline cost no time.
-constexpr TableLimit kSplineTolerance{TableLimit::kNone, TableLimit::kNone, 3e-8, 6e-9, 32};
+// In single precision on CPUs, where more intervals cost little time.
+constexpr TableLimit kSplineTolerance{TableLimit::kNone, TableLimit::kNone, 6e-8, 1.5e-8, 32};
 // The same for packages that ask for the exact network, on GPUs.
 constexpr TableLimit kTightTolerance{TableLimit::kNone, TableLimit::kNone, 1.2e-7, 2e-8, 32, 3};
 // In single precision without derivatives, well below the rounding of values.
