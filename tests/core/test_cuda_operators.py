@@ -138,6 +138,11 @@ def test_many_copies_and_long_rows(irreps: tuple[object, ...], dtype: str) -> No
 # -- plans -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_problems_of_the_benchmark(name: str) -> None:
+    check(CASES[name].problem())
+
+
 @pytest.mark.parametrize("channels", [1, 2, 4])
 @pytest.mark.parametrize("warps", [1, 8])
 def test_plans_by_hand(channels: int, warps: int) -> None:
