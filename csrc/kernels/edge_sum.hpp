@@ -18,11 +18,11 @@ struct EdgeSumArguments {
     const double* length;                // [edges] Å
     const T* unit;                       // [edges][3]
     const double* r_max;                 // [1 or num_types^2]
-    double power;                        // of the cutoff outside of the activation; 0: none
+    double power;                        // of the cutoff of the outputs; 0: none
     double sign;                         // of the unit vector against pos[receiver] - pos[sender]
     const T* table;                      // PolynomialTable::data
     const TableEntry* places;            // [num_types][num_types]
-    Long outputs, columns, width;        // of the sums; of a row of the table; of a row of out
+    Long outputs, columns, width;        // number of sums; columns of the table; items of a row
     T* out;                              // [nodes][width]
     const T* d_out;                      // [nodes][width]
     T* edge_gradient;                    // [edges][3]
