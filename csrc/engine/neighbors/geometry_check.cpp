@@ -61,7 +61,7 @@ void check_distance(std::int64_t num_atoms, const double* positions, const Matri
     for (std::size_t k = 0; k < 3; ++k) {
         const double per_coordinate =
             std::abs(inverse[0][k]) + std::abs(inverse[1][k]) + std::abs(inverse[2][k]);
-        // below MAX_COORDINATE this can only fail where planes are less than 0.2 Å apart
+        // below MAX_COORDINATE this can only fail if planes are less than 0.2 Å apart
         if (!periodic[k] || MAX_COORDINATE * per_coordinate < MAX_WRAP) continue;
         for (std::int64_t i = 0; i < num_atoms; ++i) {
             const double* p = positions + 3 * i;

@@ -1,4 +1,4 @@
-// What the text of a radial network is compiled with, and the numbers it reads.
+// Macros for kernels/radial_network.cuh, and the numbers that it reads.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mdcg {
 
 template <typename T>
 struct RadialText {
-    // Throws EngineError (ErrorKind::unsupported) where a layer is too wide for a multiprocessor.
+    // Throws EngineError (ErrorKind::unsupported) if a layer is too wide for a multiprocessor.
     explicit RadialText(const RadialSpec& spec);
 
     std::string defines;
