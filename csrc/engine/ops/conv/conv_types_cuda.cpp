@@ -1,4 +1,4 @@
-// Convolutions that are sums by type (type_sums.hpp), from a table of hidden units.
+// Sums by type (type_sums.hpp) on devices, from a table of hidden units.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -51,7 +51,7 @@ public:
         define("EACH", units_at_once(false) / 32);
         define("LANES", lanes);
         define("OWN", units_at_once(true) / lanes);
-        // blocks of a multiprocessor, whose registers must suffice
+        // blocks that a multiprocessor must have registers for
         define("GRADIENT_BLOCKS", !few ? 4 : single ? 8 : 3);
         define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
         sums_ = kernels.fixed("type_sums.cuh", "type_sums", defines);
@@ -84,7 +84,6 @@ public:
         return size(receivers_at_once(graph) * width() * depth()) * sizeof(T);
     }
 
-    // Writes all rows.
     void forward(CudaWorker<T>& worker, Range) const override {
         const DeviceEdges& graph = *worker.edges;
         const std::int64_t out_width = matrices_.out().rows.width;
@@ -210,8 +209,8 @@ private:
         }
     }
 
-    // For each receiver `share` warps, or up to `most_parts` times as many where there are few
-    // receivers.
+    // Launches `share` warps for each receiver, or up to `most_parts` times as many if there are
+    // few receivers.
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
                 const DeviceStream& stream, TypeSumArguments<T> arguments,
                 std::int64_t receivers) const {
@@ -232,7 +231,7 @@ private:
     CudaFunction sums_, shared_sums_, gradient_;
     CudaGemm<T> gemm_;
     int multiprocessors_ = 1;
-    DeviceArray<std::int32_t> number_;  // [types] of a type among those present, or -1
+    DeviceArray<std::int32_t> number_;  // [types] position in present_, or -1
     DeviceArray<T> factors_;            // of the harmonics
 };
 
