@@ -132,7 +132,7 @@ def _echelon(
         basis = np.vstack([basis, more])
         first_new = len(pivots)
         pivots += columns.tolist()
-        for row in range(first_new, len(basis)):  # make a row zero at the pivots of the others
+        for row in range(first_new, len(basis)):  # make rows above zero at the new pivots
             for above in range(row):
                 basis[above] -= basis[above, pivots[row]] * basis[row]
     found = np.asarray(pivots, dtype=np.int64)
