@@ -28,7 +28,7 @@ public:
     const double* energy_weights = nullptr;  // [n_local] weights of energies in E; null: ones
     T* edge_gradient = nullptr;              // [n_edges][3] dE/dvec; on devices, in parts
     bool with_gradient = false;              // whether a backward pass follows
-    Communicator* communicator = nullptr;    // of the host, or null
+    Communicator* communicator = nullptr;    // the host's, or null
 
     // The row of a node.
     T* value(const Operand& operand, std::int64_t node = 0) const {

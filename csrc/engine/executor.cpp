@@ -248,7 +248,7 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 template <typename T>
 void Executor<T>::add_point_forces(std::int64_t node, std::int64_t to, double* forces,
                                    double* virials) const {
-    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};  // of xx yy zz xy xz yz
+    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};  // xx yy zz xy xz yz
     for (std::int64_t d = 0; forces != nullptr && d < 3; ++d)
         forces[3 * to + d] += point_forces_[size(3 * node + d)];
     for (std::int64_t i = 0; virials != nullptr && i < 9; ++i)

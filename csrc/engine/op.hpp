@@ -54,7 +54,7 @@ struct LayerEntry {
     Fields fields;
     const ModelInfo& info;
     const std::map<std::string, Operand>& values;
-    int index = 0;  // of the entry
+    int index = 0;  // index of the entry
 
     // The value that a field names. Throws EngineError.
     Operand operand(const Fields& from, const char* key) const {
@@ -94,7 +94,7 @@ public:
 
     Fields fields;
     std::string type, name;  // the name is for reports and errors
-    int index;               // of its entry in "layers"
+    int index;               // index of its entry in "layers"
     int num_types;
     int align;  // items that 64 bytes hold
     bool flip_edges;

@@ -18,7 +18,7 @@ inline std::size_t at(int number) { return size(number); }
 
 // Operations that a thread runs one after the other on a chunk of nodes.
 struct Stage {
-    IterationSpace space = IterationSpace::nodes;  // of the chunks; see rows()
+    IterationSpace space = IterationSpace::nodes;  // what the chunks divide; see rows()
     bool over_ghosts = false;  // forward: it runs for ghosts too; values depend on types alone
     std::size_t number = 0;    // among the stages of both passes, forward stages first
     std::vector<int> ops;      // in order of execution

@@ -264,7 +264,7 @@ BufferPlan Program::plan(PlanKind kind) {
         add(plan.values[at(id)], stages, steps, global, ghosts);
 
         if (!with_gradient || !value.has_gradient) continue;
-        std::vector<int> users = value.writers;  // of the gradient, in the backward pass
+        std::vector<int> users = value.writers;  // users of the gradient in the backward pass
         if (first != users.front()) users.push_back(first);
         users.erase(std::remove_if(users.begin(), users.end(),
                                    [&](int i) { return back_stage_of[at(i)] < 0; }),

@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
     const Long first = Long(blockIdx.x) * GROUPED_POINTS;
     const int count = int(min(Long(GROUPED_POINTS), p.num_points - first));
     float at[OWN][3], square[OWN] = {};  // sums of squared distances from the group, Å^2
-    int number[OWN];                     // of its node; -1: none yet
+    int number[OWN];                     // number of its node; -1: none yet
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
         const int point = 32 * i + lane;

@@ -57,7 +57,7 @@ struct ScreenedRepulsion {
     const double* coefficients;        // [terms]
     const double* exponents;           // [terms]
     Long terms;
-    double power;  // of the cutoff
+    double power;  // exponent of the cutoff
 
     // Energy of a pair at distance r and its derivative; returns false beyond the cutoff.
     MDCG_HD bool at(Long pair, double r, double& energy, double& slope) const {

@@ -16,7 +16,7 @@ struct RadialArguments {
     const double* length;      // [all edges] Å
     const double* numbers;     // basis [BASIS], then r_max [1 or types^2], then r_0 [types^2]
     double basis_factor, a, p, q, power;
-    const T* weights;        // of all layers, at the positions in LayerPlaces
+    const T* weights;        // weights of all layers, at the positions in LayerPlaces
     const T* sender_rows;    // [nodes][sender_width], or null
     const T* receiver_rows;  // [nodes][receiver_width], or null
     Long sender_width, receiver_width;

@@ -120,7 +120,7 @@ struct Product {
 };
 
 // sum (+)= all terms; backward: every term (+)= sum
-constexpr int SUM_TERMS = 8;  // of one call
+constexpr int SUM_TERMS = 8;  // most terms of one call
 template <typename T>
 struct Sum {
     T* sum;              // [count * width]
@@ -181,7 +181,7 @@ struct Energy {
 };
 
 // Weights of the reference atoms of D3 (engine/ops/node/reference_weights.cpp).
-constexpr int MAX_REFERENCES = 7;  // of a type
+constexpr int MAX_REFERENCES = 7;  // most references of a type
 template <typename T>
 struct ReferenceWeights {
     const T* x;                // [count * x_width] coordination numbers

@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-constexpr int SENDER_THREADS = 256;  // of a block
+constexpr int SENDER_THREADS = 256;  // threads per block
 
 template <typename T>
 struct SenderSumArguments {

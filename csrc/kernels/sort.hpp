@@ -8,7 +8,7 @@ namespace mdcg {
 constexpr int SORT_TILE = 2048;     // items that a block sorts
 constexpr int ALONE_TILE = 8192;    // items that a block of SCAN_THREADS sorts alone
 constexpr int SCAN_TILE = 16384;    // items that a block sums
-constexpr int SCAN_THREADS = 1024;  // of such a block
+constexpr int SCAN_THREADS = 1024;  // threads of such a block
 
 // Replaces each item by the sum of all items before it; the total follows the last one.
 struct ScanArguments {

@@ -21,10 +21,10 @@
 //     GRADIENT_BLOCKS  blocks of the gradient that a multiprocessor must have registers for
 //     MAX_TYPES        largest number of types of senders in a list
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
-constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
+constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // harmonics, zeros at the end
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: no bank conflicts
-constexpr int BYTES = sizeof(T) * COLUMNS;                       // of harmonics of an edge
-constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;   // edges of a lane at a time
+constexpr int BYTES = sizeof(T) * COLUMNS;                      // bytes of the harmonics of an edge
+constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;  // edges of a lane at a time
 constexpr unsigned ALL = 0xffffffffu;
 
 // Neighbouring items, loaded with few instructions.

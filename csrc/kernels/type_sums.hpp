@@ -5,13 +5,13 @@
 
 namespace mdcg {
 
-constexpr int TYPE_SUM_THREADS = 64;  // of a block
+constexpr int TYPE_SUM_THREADS = 64;  // threads per block
 
 template <typename T>
 struct TypeSumArguments {
-    int first_receiver;          // of row 0 of sums
-    int num_types, num_present;  // of the model, of the list's senders
-    int receivers;               // of this launch
+    int first_receiver;          // receiver of row 0 of sums
+    int num_types, num_present;  // types of the model, types of the list's senders
+    int receivers;               // receivers of this launch
     int parts;                   // warps that share a receiver
     const int* row_ptr;          // [receivers + 1] edges of all receivers
     const int* num_active;       // [receivers]
@@ -26,7 +26,7 @@ struct TypeSumArguments {
     const TableEntry* places;    // [num_types][num_types]
     T* sums;                     // [receivers][WIDTH][num_present][UNITS]
     T* edge_gradient;            // [edges][3]
-    double sign;                 // of the unit vector against pos[receiver] - pos[sender]
+    double sign;                 // sign of the unit vector relative to pos[receiver] - pos[sender]
 };
 static_assert(sizeof(TypeSumArguments<float>) == 136 && sizeof(TypeSumArguments<double>) == 136);
 

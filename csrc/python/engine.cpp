@@ -317,7 +317,7 @@ private:
     std::unique_ptr<mdcg::Evaluator> evaluator_;
     mdcg::ForkAwareMutex mutex_;
     std::atomic<std::thread::id> owner_{};
-    mdcg::ListNumbers given_;  // of the list, if the last call gave edges as arrays
+    mdcg::ListNumbers given_;  // numbers of the list, if the last call gave edges as arrays
 };
 
 }  // namespace

@@ -35,8 +35,8 @@ class SpeciesPath:
     i_out: int
     factor: float
     shape: tuple[int, int, int]  # u, v, w
-    offset: int  # of the path's first weight
-    y_offset: int  # of the first column of y
+    offset: int  # index of the path's first weight
+    y_offset: int  # index of the first column of y
 
 
 @dataclass

@@ -49,7 +49,7 @@ private:
     DeviceMemory systems_, nodes_;
     SystemArguments a_{};
     std::int32_t* work_ = nullptr;
-    double *energy_ = nullptr, *virial_ = nullptr;  // of systems
+    double *energy_ = nullptr, *virial_ = nullptr;  // one per system
     int* finite_ = nullptr;
     std::vector<char> host_;
 };

@@ -26,7 +26,7 @@ public:
     KernelStreams* streams = nullptr;
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
-    const DevicePoints* points = nullptr;  // of programs that read them
+    const DevicePoints* points = nullptr;  // null if the program reads no points
     int* failures = nullptr;               // [1] see CudaGeometry::run
 
     // Device memory, aligned to 256 bytes, which the operation may use until this forward or

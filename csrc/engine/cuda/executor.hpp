@@ -124,7 +124,7 @@ private:
     int num_types_;
     KernelStreams streams_;
     const DeviceStream& stream_;             // stream 0
-    std::deque<DeviceStream> side_streams_;  // of captured steps: 1, 2, ..
+    std::deque<DeviceStream> side_streams_;  // streams 1, 2, .. of captured steps
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;

@@ -21,7 +21,7 @@ struct TileShape {
     int rows, columns, depth, stages, warp_rows, warp_columns;
     int groups;           // of warps that share a slice: for long sums of few columns
     int blocks;           // per multiprocessor, which limits the registers of a thread
-    double efficiency;    // of multiplications, relative to the first tile
+    double efficiency;    // speed of multiplications, relative to the first tile
     double latency;       // us per slice, for a block that is alone on its multiprocessor
     bool images = false;  // b is read as images: see make_images
     int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }

@@ -65,7 +65,7 @@ struct CudaProduct {
 template <typename T>
 class CudaGemm {
 public:
-    static constexpr std::size_t MAX_PARTS = 64;  // of a product
+    static constexpr std::size_t MAX_PARTS = 64;  // most parts of a product
 
     CudaGemm() = default;
     explicit CudaGemm(CudaKernels& kernels);

@@ -59,7 +59,7 @@ const char* kernel_source(const std::string& file);
 // The text of a program for devices.
 struct CudaKernelSource {
     std::string key;   // text_key
-    std::string name;  // of one of its kernels
+    std::string name;  // name of one of its kernels
     std::string text;  // empty: a program that Python has written
 };
 

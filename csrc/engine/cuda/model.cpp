@@ -396,7 +396,7 @@ private:
 
     std::vector<std::unique_ptr<CudaOp<T>>> ops_;  // until an executor takes them
     int device_, capability_ = 0;
-    pid_t process_ = 0;  // of the first evaluation
+    pid_t process_ = 0;  // the process of the first evaluation
     std::string name_;
     CudaCodePtr code_;
     std::unique_ptr<CudaExecutor<T>> executor_;

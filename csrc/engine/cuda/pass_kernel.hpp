@@ -33,7 +33,7 @@ enum class CudaArgument : int {
     n_flip,       // not 0: unit vectors point from the receiver to the sender
     unit,         // [edges][3]
     length,       // [edges] Å
-    places,       // of a PolynomialTable
+    places,       // places of a PolynomialTable
     table,
     x,
     y,
@@ -119,7 +119,7 @@ private:
     struct Entry {
         std::string name;
         std::size_t program = 0;
-        int threads = 0, shared_bytes = 0;  // of each warp_group
+        int threads = 0, shared_bytes = 0;  // per warp group
         int max_warp_groups = 1, stream = 0;
         std::int64_t rows = 1;
         CudaFunction function;

@@ -13,7 +13,7 @@ namespace {
 // and one of them writes.
 struct MemoryRange {
     enum Of { chunk, local, total, energies, edge_gradient } of;
-    std::int64_t begin = 0, end = 1;  // of an arena: columns
+    std::int64_t begin = 0, end = 1;  // columns of an arena
 };
 
 struct Uses {

@@ -18,11 +18,11 @@ namespace mdcg {
 namespace {
 
 constexpr double PI = 3.14159265358979323846;
-constexpr double SPLINE_BEGIN = 1.0 / 8;    // of the square root of the cutoff
-constexpr double CHECKED_FROM = 1.0 / 64;   // of the cutoff
+constexpr double SPLINE_BEGIN = 1.0 / 8;    // fraction of the square root of the cutoff
+constexpr double CHECKED_FROM = 1.0 / 64;   // fraction of the cutoff
 constexpr double CORE = 0.5;                // Å
 constexpr double UNIT = 1;                  // Å
-constexpr double CORE_FACTOR = 10;          // of limits
+constexpr double CORE_FACTOR = 10;          // multiplies limits
 constexpr int MAX_SPLINE_INTERVALS = 1024;  // tables of CPUs should stay in their caches
 constexpr int MAX_POLYNOMIAL_INTERVALS = 1 << 14;
 constexpr int MAX_CHECKED = 128;  // outputs, spread over all

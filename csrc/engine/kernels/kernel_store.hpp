@@ -32,7 +32,7 @@ public:
 
 private:
     struct Kernel {
-        std::string name;  // of the layer
+        std::string name;  // name of the layer
         std::shared_ptr<SharedLibrary> library;
         std::string why;  // why the generic kernel runs
     };

@@ -15,7 +15,7 @@ namespace {
 constexpr double MAX_COORDINATE = 1e8;  // Å; beyond it a double resolves no more than 1e-8 Å
 constexpr double MAX_WRAP = 1 << 30;    // cells
 constexpr std::int64_t MAX_CANDIDATES = 100 * MAX_NEIGHBORS;  // bins extend beyond the sphere
-constexpr double MAX_SQUARE = 1e300;                          // of the length of a cell vector
+constexpr double MAX_SQUARE = 1e300;  // square of the length of a cell vector
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 

@@ -13,11 +13,11 @@ using Json = nlohmann::json;
 
 constexpr double NODES = 32;          // rows of a block's buffers
 constexpr double EDGES = 128;         // edges of a block
-constexpr double COPIES = 4;          // of a tensor: as read, and for both passes
-constexpr double RADIAL_COPIES = 12;  // of a tensor of a radial network, in double
-constexpr double MATRIX_BYTES = 256;  // of a matrix, in addition to its numbers
-constexpr double TABLE_ROWS = 512;    // of a table
-constexpr double PAIR_BYTES = 200;    // of a pair of types, in addition to its table
+constexpr double COPIES = 4;          // copies of a tensor: as read, and for both passes
+constexpr double RADIAL_COPIES = 12;  // copies of a tensor of a radial network, in double
+constexpr double MATRIX_BYTES = 256;  // bytes of a matrix in addition to its numbers
+constexpr double TABLE_ROWS = 512;    // rows of a table
+constexpr double PAIR_BYTES = 200;    // bytes of a pair of types in addition to its table
 
 double padded(double n) { return std::max(16.0, n + 15.0); }
 

@@ -13,7 +13,7 @@ namespace mdcg {
 struct DispersionChoice {
     std::string functional;  // the one that the package has; empty: no dispersion
     std::string damping = "bj";
-    double cutoff = 40 * 0.529177210903;  // of pairs, Å
+    double cutoff = 40 * 0.529177210903;  // cutoff of pairs, Å
 };
 
 // Returns the network of a package, or the network of its dispersion if a functional is chosen.

@@ -16,7 +16,7 @@ namespace mdcg {
 // The newest package format that this library reads. Files of older formats also hold 3j symbols,
 // and files of format 1 also the text and the machine code of kernels; these are not used.
 constexpr int PACKAGE_FORMAT = 3;
-constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
+constexpr int KERNELS_FORMAT = 1;  // format of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
 struct DtypeInfo {
@@ -87,7 +87,7 @@ private:
     std::string path_, content_, text_, digest_;
     std::map<std::string, Tensor> tensors_;
     std::unique_ptr<nlohmann::json> manifest_;
-    std::shared_ptr<const Package> owner_;  // of the tensors, if it is another package
+    std::shared_ptr<const Package> owner_;  // owner of the tensors, if it is another package
 };
 
 // Facts of the manifest about the whole model, checked.

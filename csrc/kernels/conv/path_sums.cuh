@@ -20,7 +20,7 @@ struct AttributeTerm {
 // edge's row. Its weights begin at `weight`; -1: it has none.
 struct Path {
     short output, dim_out, nonzero, num_nonzeros;
-    short first_entry, end_entry;  // of ENTRY
+    short first_entry, end_entry;  // range of ENTRY
     short first_term, end_term;    // of ATTRIBUTE_TERM: gradients of attributes from nonzeros'
     int weight, weight_stride;     // distance of the weights of two channels
 };

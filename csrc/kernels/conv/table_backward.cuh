@@ -261,7 +261,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
     __syncthreads();
 
     Polynomials<CHANNELS> polynomials[PATHS];
-    int loaded_row = -1;        // of the table
+    int loaded_row = -1;        // row of the table
     Values partner_g[OUTPUTS];  // gradients of the outputs of the sender
     int loaded_partner = -1;
     Values next[DIM];  // features of the sender of the next pair
@@ -321,7 +321,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
     };
 
     const int count = __shfl_sync(ALL_LANES, pairs.count, slice * PER_SLICE);
-    int buffer = 0;  // of two
+    int buffer = 0;  // 0 or 1
     int turn = 0;    // the warp that writes records and gradients of vectors
     for (int first = 0; first < pairs.longest; first += PER_SLICE) {
         const int many = min(PER_SLICE, count - first);

@@ -51,8 +51,8 @@ struct Path {
     int weight;                  // first column of the table
     int output, num_outputs;     // components of the outputs of its task
     int nonzero, num_nonzeros;   // items of an edge's row of path matrices
-    int first_entry, end_entry;  // of the task's ENTRIES
-    int degree;                  // of the harmonic
+    int first_entry, end_entry;  // range of the task's ENTRIES
+    int degree;                  // degree of the harmonic
 };
 struct Output {     // a component of an output
     int offset;     // of its first channel in a row of the output

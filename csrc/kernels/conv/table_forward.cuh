@@ -88,7 +88,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
 
     Values out[OUTPUTS] = {};
     Polynomials<CHANNELS> polynomials[PATHS];
-    int loaded_row = -1;      // of the table
+    int loaded_row = -1;      // row of the table
     Values next[EDGES][DIM];  // features of the edges of the next iteration
 
     const auto load_features = [&](Values* to, int sender) {
@@ -132,7 +132,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
         });
     };
 
-    int buffer = 0;  // of two
+    int buffer = 0;  // 0 or 1
     int turn = 0;    // the warp that writes records
     for (int first = 0; first < count; first += BATCH) {
         const int many = min(BATCH, count - first);

@@ -36,7 +36,7 @@ template <typename T>
 struct ChannelRow {
     using Value = Vector<T>;
     static constexpr int CHANNELS = lanes<T>;
-    Long number;  // of the first channel
+    Long number;  // number of the first channel
 
     Value load(const T* p) const { return mdcg::load<Value>(p); }
     Value load(const T* p, int begin, int end) const {

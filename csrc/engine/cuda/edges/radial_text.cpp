@@ -12,7 +12,7 @@ namespace {
 
 // Shared memory that a block always has, and that it can have on request.
 constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
-constexpr int EDGE_BYTES = 120;  // of an edge in Tile of radial_network.cuh
+constexpr int EDGE_BYTES = 120;  // bytes per edge in Tile of radial_network.cuh
 
 template <typename T>
 std::int64_t padded_columns(std::int64_t items) {

@@ -20,7 +20,7 @@ struct ConvSpec : OpSpec {
     RadialSpec radial;
     int units = 0;                   // inputs of the last layer of the radial network
     std::int64_t hidden_stride = 0;  // units, padded
-    std::string normalization;       // of the harmonics
+    std::string normalization;       // normalization of the harmonics
 
     explicit ConvSpec(const LayerEntry& given);
 

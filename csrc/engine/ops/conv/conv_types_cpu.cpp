@@ -11,7 +11,7 @@ namespace mdcg {
 namespace {
 
 constexpr std::int64_t BLOCK = 128;                          // edges at a time
-constexpr std::int64_t SUM_BYTES = std::int64_t(128) << 10;  // of sums at a time, about
+constexpr std::int64_t SUM_BYTES = std::int64_t(128) << 10;  // approximate bytes of sums at a time
 constexpr std::int64_t FEWEST = 8;  // receivers at a time: a product of fewer rows is slow
 
 std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
@@ -41,7 +41,7 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
 // cheaper.
 template <typename T>
 bool CpuTypeSums<T>::pays(const Graph& graph, std::int64_t types) const {
-    constexpr std::int64_t FROM_TABLE = TABLE_STEPS<T> + 4;  // of a weight: spline, and use
+    constexpr std::int64_t FROM_TABLE = TABLE_STEPS<T> + 4;  // steps per weight: spline, and use
     const std::int64_t of_weight = table_ ? FROM_TABLE : stride_;
     return graph.num_local * types * stride_ * matrices_.out().rows.features +
                graph.num_edges * width() * stride_ <=

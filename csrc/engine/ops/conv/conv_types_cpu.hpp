@@ -74,7 +74,7 @@ private:
     TypeMatrices<T> matrices_;
     std::vector<T> factors_;
     Radial<T> radial_;
-    std::unique_ptr<RadialTable<T>> table_;  // of units
+    std::unique_ptr<RadialTable<T>> table_;  // tabulated units
     bool has_tables_ = false;                // for all pairs of types of the list
     std::vector<char> seen_, known_;         // [T] types in the list; types that parts_ are for
     std::vector<std::int32_t> present_;      // numbers of the types that parts_ are for

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr std::int64_t MOST_GRADIENT_PARTS = 4;
-constexpr std::int64_t DEVICE_SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
+constexpr std::int64_t DEVICE_SUM_BYTES = std::int64_t(256) << 20;  // sums at a time
 
 template <typename T>
 class CudaTypeSums : public CudaOp<T> {
@@ -162,7 +162,7 @@ private:
     };
 
     int width() const { return (spec_.description.l_max + 1) * (spec_.description.l_max + 1); }
-    std::int64_t depth() const {  // of the matrices
+    std::int64_t depth() const {  // depth of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
     // Whether the harmonics of an edge are few enough for a lane to take several of its units.
@@ -224,7 +224,7 @@ private:
 
     const ConvSpec& spec_;
     TypeMatrices<T> matrices_;
-    PolynomialTable<T> table_;           // of hidden units
+    PolynomialTable<T> table_;           // tabulated hidden units
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
     bool unused_ = false;  // harmonics without a path
@@ -232,7 +232,7 @@ private:
     CudaGemm<T> gemm_;
     int multiprocessors_ = 1;
     DeviceArray<std::int32_t> number_;  // [types] position in present_, or -1
-    DeviceArray<T> factors_;            // of the harmonics
+    DeviceArray<T> factors_;            // factors of the harmonics
 };
 
 }  // namespace

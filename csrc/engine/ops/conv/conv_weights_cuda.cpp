@@ -20,7 +20,7 @@ namespace mdcg {
 namespace {
 
 constexpr int ROW_SUM_THREADS = 128;
-constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmonics
+constexpr int STAGED_BYTES = 44 * 1024;  // shared memory for rows of harmonics
 // Scratch memory for the edges of a slice. A slice must have enough receivers to fill all
 // multiprocessors with blocks.
 template <typename T>
@@ -274,7 +274,7 @@ private:
     const ConvSpec& spec_;
     RadialText<T> text_;
     std::int64_t harmonics_width_;
-    int threads_ = 128;  // of a block of the kernels of harmonics
+    int threads_ = 128;  // threads per block of the kernels of harmonics
     ConvFeatures<T> features_;
     CudaPassKernel forward_, backward_;
     CudaFunction harmonics_, to_vectors_, radial_forward_, radial_backward_, sum_rows_;

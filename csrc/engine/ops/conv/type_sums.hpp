@@ -53,8 +53,8 @@ private:
     const Operand& out_;
     AlignedArray<T> x_table_;
     std::vector<std::size_t> blocks_;
-    std::vector<std::vector<double>> weights_;  // of the linear operation, by path
-    std::map<std::int32_t, ByBlock> by_type_;   // of at most MAX_SUMMED_TYPES types
+    std::vector<std::vector<double>> weights_;  // weights of the linear operation, by path
+    std::map<std::int32_t, ByBlock> by_type_;   // for at most MAX_SUMMED_TYPES types
 };
 
 }  // namespace mdcg

@@ -116,7 +116,7 @@ protected:
 private:
     struct Info {
         const char* name;
-        std::int64_t threads;  // of a row
+        std::int64_t threads;  // threads per row
     };
 #define MDCG_ROW_INFO(NAME, ARGUMENTS, MEMBER, ROW) Info{#NAME, THREADS_OF_A_##ROW},
     static constexpr std::int64_t THREADS_OF_A_WarpRow = 32, THREADS_OF_A_ThreadRow = 1,

@@ -242,7 +242,7 @@ struct DispersionSpec : OpSpec {
         if (kind == "zero") radii = fields.values<double>("radii", {n, n}, Content::constants);
         for (std::size_t i = 0; i < q.size(); ++i)
             for (std::size_t j = 0; j < q.size(); ++j) {
-                const double ratio = 3 * q[i] * q[j];  // of C8 and C6
+                const double ratio = 3 * q[i] * q[j];  // ratio of C8 to C6
                 if (!(q[i] > 0)) fields.fail("q", number_text(q[i]), "lengths over 0");
                 PairDamping pair{s6, 0, 0, s8 * ratio, 0, 0};
                 if (kind == "bj") {
@@ -343,10 +343,10 @@ private:
 
     const DispersionSpec& spec_;
     std::vector<int> references_;                         // [T] references of a type
-    mutable std::vector<std::vector<double>> of_points_;  // of one evaluation
+    mutable std::vector<std::vector<double>> of_points_;  // the points of one evaluation
 };
 
-constexpr std::size_t WEIGHT_BYTES = 64;  // of a row of weights, padded
+constexpr std::size_t WEIGHT_BYTES = 64;  // bytes of a padded row of weights
 
 template <typename T>
 class CudaDispersion : public CudaOp<T> {

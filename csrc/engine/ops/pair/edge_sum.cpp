@@ -23,7 +23,7 @@ namespace {
 
 struct EdgeSumSpec : OpSpec {
     const Operand& out = output("out");
-    RadialSpec radial;  // of the manifest
+    RadialSpec radial;  // from the manifest
     RadialSpec inner;   // without the cutoff that multiplies the activation
     bool tanh_square = false;
 
