@@ -18,10 +18,10 @@
 
 using namespace LAMMPS_NS;
 
-// Langer, Frank and Knoop, J. Chem. Phys. 159, 174105 (2023): with r0 the positions as constants,
+// The heat flux of Langer, Frank and Knoop, J. Chem. Phys. 159, 174105 (2023):
 //     J = sum_i v_i E_i + sum_j v_j . d(sum_i r0_i U_i)/dr_j - sum_j r_j (v_j . d(sum_i U_i)/dr_j),
-// where i are the atoms of the group, and j all atoms and images that their messages come from, in
-// an open system without periodic images.
+// where r0 are the positions held constant, i runs over the atoms of the group, and j over all
+// atoms and images that send messages to them, in an open system.
 
 ComputeMDCGHeatFlux::ComputeMDCGHeatFlux(LAMMPS *lmp, int narg, char **arg)
     : Compute(lmp, narg, arg)
@@ -65,7 +65,7 @@ void ComputeMDCGHeatFlux::add(int i)
   atoms.push_back(i);
 }
 
-// Layers of messages of the member with the most of them.
+// Returns the largest number of message layers of any member.
 int ComputeMDCGHeatFlux::layers() const
 {
   int most = 0;
@@ -74,7 +74,7 @@ int ComputeMDCGHeatFlux::layers() const
   return most + 1;
 }
 
-// Follows the edges backwards from the atoms of the group, once for each layer of messages.
+// Makes the nodes and edges: follows edges backwards from the group's atoms, once for each layer.
 void ComputeMDCGHeatFlux::unfold()
 {
   const double r_max = pair->impl->r_max;
@@ -108,8 +108,8 @@ void ComputeMDCGHeatFlux::unfold()
   }
 }
 
-// Adds the flux to `flux`, and the energy that atoms carry with them to `carried`, both with the
-// energy unit of the package. Returns the reason if it fails.
+// Adds the flux to `flux`, and the energy that moving atoms carry to `carried`, both in the
+// package's energy unit. Returns the reason if it fails, else an empty string.
 std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
 {
   PairMDCG::Impl &it = *pair->impl;
@@ -184,10 +184,10 @@ void ComputeMDCGHeatFlux::compute_vector()
   comm->forward_comm(this);
   pair->check_bonds();
   unfold();
-  double mine[6] = {};    // the flux, and the energy that atoms carry with them
+  double mine[6] = {};    // the flux, then the carried energy
   std::string reason;
   if (num_own > 0) reason = evaluate(mine, mine + 3);
-  // models of ranks with atoms of the group hold other edges now; all ranks must read theirs again
+  // Models of ranks with atoms of the group now hold other edges. All ranks must read theirs again.
   for (PairMDCG::Member &member : pair->impl->members) member.list = {};
   pair->all_or_none(FLERR, reason.empty() ? "" : "compute mdcg/heat/flux: " + reason);
   for (int k = 0; k < 6; k++) mine[k] *= it.energy_unit;

@@ -28,10 +28,10 @@ class ComputeMDCGHeatFlux : public Compute {
 
  private:
   PairMDCG *pair = nullptr;
-  class NeighList *list = nullptr;    // with the neighbours of ghosts
+  class NeighList *list = nullptr;    // contains the neighbours of ghosts too
   std::vector<double> velocities;     // [nall][3]
 
-  // An open system: the atoms of the group, and all atoms and images that their messages come from.
+  // An open system of the group's atoms and all atoms and images that send messages to them.
   std::vector<std::int32_t> node;                // [nall] node of an atom or ghost, -1: none
   std::vector<std::int32_t> atoms;               // [num_nodes] atom or ghost of a node
   std::int64_t num_own = 0;                      // nodes of the group's atoms, which come first

@@ -13,12 +13,12 @@ namespace mdcg_lammps {
 
 struct DeviceChoice {
   std::string name;      // such as "cuda:1"
-  std::string reason;    // why there is no device; empty if there is one
-  std::string advice;    // if ranks share a device; the same on all ranks
-  std::string peers;     // advice if each rank has a device and `exchange peer` may be faster
+  std::string reason;    // why no device was found; empty if one was
+  std::string advice;    // set if ranks share a device; the same on all ranks
+  std::string peers;     // advice to try `exchange peer`, if each rank has its own device
 
-  // Collective. "cuda": the device with the rank's number on its node, modulo if there are more
-  // ranks than devices; "cuda:N": that one on all ranks.
+  // `asked` "cuda": the device whose number is the rank's number on its node, modulo the number of
+  // devices. "cuda:N": device N on all ranks. Collective.
   static DeviceChoice make(MPI_Comm world, const Library &library, const std::string &asked);
 };
 

@@ -66,7 +66,7 @@ std::vector<int> GhostExchange::plan(MPI_Comm world, const std::vector<double> &
                 from.data(), MPI_INT, world);
   wanted_ = parts(mine);
   asked_ = parts(theirs);
-  // where the rows of this rank begin in the lists of the others
+  // where each other rank's list places the rows of this rank
   std::vector<int> there_sent(ranks), there_ghost(ranks);
   MPI_Alltoall(from.data(), 1, MPI_INT, there_sent.data(), 1, MPI_INT, world);
   MPI_Alltoall(to.data(), 1, MPI_INT, there_ghost.data(), 1, MPI_INT, world);

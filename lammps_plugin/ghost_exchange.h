@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// Exchange of rows of ghost atoms. Each rank gets the row of every ghost that its edges need once,
-// directly from the owner.
+// Exchange of rows of ghost atoms. Each rank gets the row of every atom that its edges need once,
+// directly from the rank that owns it.
 #ifndef MDCG_GHOST_EXCHANGE_H
 #define MDCG_GHOST_EXCHANGE_H
 
@@ -13,8 +13,8 @@
 
 namespace mdcg_lammps {
 
-// Identifies an atom on all ranks: its rank and its number there in one double, which LAMMPS can
-// send to ghosts. Doubles hold them exactly.
+// Identifies an atom on all ranks: its rank and its index there in one double, which LAMMPS can
+// send to ghosts. A double holds both exactly.
 class AtomId {
  public:
   static double of(int rank, int atom) { return rank * 2147483648.0 + atom; }
@@ -34,9 +34,9 @@ std::vector<std::int32_t> by_owner(const std::vector<std::int32_t> &atoms,
 
 class GhostExchange {
  public:
-  // Collective. `wanted`: ids of atoms of other ranks, ascending, each once. Returns the numbers of
-  // the atoms of this rank that others want. The caller must then set `sent` to the rows of these
-  // atoms (-1: zeros are sent).
+  // `wanted` holds ids of atoms of other ranks, ascending, each once. Returns the indices of the
+  // atoms of this rank that others want. The caller must then set `sent` to the rows of these
+  // atoms (-1: zeros are sent). Collective.
   std::vector<int> plan(MPI_Comm world, const std::vector<double> &wanted);
   std::vector<std::int64_t> sent;
   // What plan() has found for each rank, for devices that exchange rows without the host.
@@ -44,19 +44,19 @@ class GhostExchange {
 
   // Copies rows of owners to `ghosts`, the contiguous rows of the wanted atoms.
   void forward(const char *rows, char *ghosts, int row_bytes);
-  // Adds rows of ghosts to those of their owners, in the order of the ranks.
+  // Adds the rows of ghosts to the rows of their owners, in the order of the ranks.
   void reverse(char *rows, char *ghosts, int width, int item_bytes);
   // The same without packing and adding: `rows` has one row for each of `sent`.
   void forward_rows(const char *rows, char *ghosts, int row_bytes);
   void reverse_rows(const char *ghosts, char *rows, int row_bytes);
 
-  // Gathers `bytes` from every rank; with zero bytes it is a barrier.
+  // Gathers `bytes` bytes from every rank; with 0 it is a barrier.
   void gather(const void *mine, void *all, int bytes) const;
 
   double bytes() const;
 
  private:
-  // The rows begin .. end - 1 of the ghosts or of `sent`, which go from or to one rank.
+  // The rows begin .. end - 1 of the ghosts or of `sent` that come from or go to one rank.
   struct Part {
     int rank;
     std::int64_t begin, end;

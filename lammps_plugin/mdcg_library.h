@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// libmdcg.so, opened at run time: the plugin links neither it nor anything else.
+// Opens libmdcg.so at run time. The plugin is linked with no library.
 #ifndef MDCG_LIBRARY_H
 #define MDCG_LIBRARY_H
 

@@ -61,9 +61,9 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   no_virial_fdotr_compute = 1;
   centroidstressflag = CENTROID_NOTAVAIL;
   comm_forward = 1;
-  // for compute pair: seconds of the last step in exchanges and in the whole evaluation, summed
-  // over ranks; standard deviations of a committee: of the energy per atom, and of forces the
-  // largest and the mean
+  // The values that compute pair prints. Two are times of the last step in seconds, summed over
+  // ranks: exchanges, and the whole evaluation. Three are standard deviations of a committee: the
+  // energy per atom, the largest force and the mean force.
   nextra = 5;
   pvector = new double[nextra]{};
   std::string reason;
@@ -75,7 +75,7 @@ PairMDCG::PairMDCG(LAMMPS *lmp) : Pair(lmp), impl(std::make_unique<Impl>())
   all_or_none(FLERR, reason);
 }
 
-// Ends the run on all ranks if any rank has a reason, with the reason of the first of them.
+// Ends the run on all ranks if any rank has a reason. The message gives the first such rank's.
 void PairMDCG::all_or_none(const std::string &file, int line, const std::string &reason)
 {
   int mine = reason.empty() ? comm->nprocs : comm->me, first = 0;
@@ -94,10 +94,10 @@ void PairMDCG::all_or_none(const std::string &file, int line, const std::string 
 }
 
 // Ranks must run one version of the library and the same packages. Kernels need no comparison: the
-// library refuses those that were made by another version of it or for another package.
+// library refuses kernels that another version made, or that belong to another package.
 void PairMDCG::compare_ranks()
 {
-  constexpr std::size_t LENGTH = 64;    // of a digest
+  constexpr std::size_t LENGTH = 64;    // characters of a digest
   std::vector<std::string> names = {"libmdcg.so"}, values = {impl->library->version()};
   for (const Member &member : impl->members) {
     names.push_back(member.file);
@@ -148,7 +148,7 @@ static std::string known_names(const mdcg_info &info)
   return names;
 }
 
-// "cuda:12"
+// Whether the name is auto, cpu, cuda or, for example, cuda:12.
 static bool is_device(const std::string &name)
 {
   if (name == "auto" || name == "cpu" || name == "cuda") return true;
@@ -271,7 +271,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   Impl &it = *impl;
   it.members.clear();
   it.dispersion.reset();
-  std::fill(pvector, pvector + nextra, 0.0);    // of other packages
+  std::fill(pvector, pvector + nextra, 0.0);    // values of the previous packages
   mdcg_options options{};
   options.size = sizeof(options);
   std::string device = it.device == "auto" ? "cpu" : it.device;
@@ -320,7 +320,8 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   open_member(*it.dispersion, options, it.members.front().model.get());
 }
 
-// Collective. `network`: to open dispersion, the model whose package holds it; else null.
+// Opens a network, or dispersion if `network`, the model whose package holds it, is not null.
+// Collective.
 void PairMDCG::open_member(Member &member, const mdcg_options &options, const mdcg_model *network)
 {
   Impl &it = *impl;
@@ -355,7 +356,7 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
   all_or_none(FLERR, reason);
 }
 
-// Labels of the atom types, which must be names of the package's types.
+// Returns the labels of the atom types, which must be names of the package's types.
 std::vector<std::string> PairMDCG::names_from_labels()
 {
   if (!atom->labelmapflag)
@@ -406,7 +407,7 @@ void PairMDCG::init_style()
     error->all(FLERR, "pair_style mdcg: units are " + units + ", expected metal or real");
   if (!force->newton_pair)
     error->all(FLERR, "pair_style mdcg: newton pair is off, expected on (command: newton on)");
-  // a restart file was read, and pair_coeff has not been given again
+  // A restart file was read, and no pair_coeff followed it.
   if (impl->members.empty() && !impl->restored.files.empty()) {
     std::vector<std::string> words = {"*", "*"};
     const Restored restored = impl->restored;
@@ -417,8 +418,8 @@ void PairMDCG::init_style()
     coeff(static_cast<int>(arg.size()), arg.data());
   }
   impl->device_makes_list = can_do_without_list();
-  // For a sub-style of hybrid, LAMMPS keeps the list of the last run, with its old skin, if it
-  // takes the request for the same one. A new instance number makes it a new request.
+  // For a sub-style of hybrid, LAMMPS keeps the list of the last run, with its old skin, if the
+  // request looks the same. A new instance number makes it a new request.
   if (neighbor->skin != impl->skin) instance_me = instance_total++;
   impl->skin = neighbor->skin;
   if (!impl->device_makes_list) neighbor->add_request(this, NeighConst::REQ_FULL);
@@ -434,7 +435,7 @@ void PairMDCG::init_style()
   impl->set_up = !impl->members.empty();
 }
 
-// Cutoffs and lists are those of the last set-up, which "run pre no" leaves out.
+// "run pre no" skips the set-up, so cutoffs and lists would belong to the previous potential.
 void PairMDCG::require_setup()
 {
   if (impl->set_up) return;
@@ -443,17 +444,17 @@ void PairMDCG::require_setup()
              "'run N pre no' skips the set-up: leave out pre no");
 }
 
-// Whether the device can make the list of neighbours: LAMMPS' list would have all pairs within the
-// cutoff. Hybrid styles leave some out.
+// Whether the device may make the neighbour list in place of LAMMPS: only if LAMMPS' list would
+// contain all pairs within the cutoff. Hybrid styles leave some pairs out.
 bool PairMDCG::can_do_without_list() const
 {
   if (impl->device == "auto" || impl->device == "cpu") return false;
   return force->pair == this && !has_exclusions();
 }
 
-// Dispersion has a longer cutoff than LAMMPS' list. So a rank needs ghosts up to that cutoff,
-// unless it is the only one and images follow from the box. They do not with these two commands,
-// which strain atoms and ghosts, but not the box.
+// Dispersion has a longer cutoff than LAMMPS' list, so a rank needs ghosts up to that cutoff. A
+// single rank computes images from the box instead, except with the two commands below, which
+// strain atoms and ghosts but not the box.
 void PairMDCG::check_dispersion()
 {
   if (comm->nprocs == 1 && modify->get_fix_by_style("^numdiff/virial").empty() &&
@@ -467,7 +468,7 @@ void PairMDCG::check_dispersion()
   comm->cutghostuser = std::max(comm->cutghostuser, depth);
 }
 
-// Such computes sum contributions of pairs from Pair::ev_tally, which this style never calls.
+// A compute with a tally callback sums what Pair::ev_tally passes, and this style never calls it.
 void PairMDCG::add_tally_callback(Compute *compute)
 {
   error->all(FLERR,

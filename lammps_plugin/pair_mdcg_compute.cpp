@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// Every step: the evaluation, and the exchange of rows between its layers.
+// What runs at every step: the evaluation, and the exchange of rows between its layers.
 #include <mpi.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ void PairMDCG::compute(int eflag, int vflag)
   require_setup();
   ev_init(eflag, vflag);
   Impl &it = *impl;
-  // all ranks do this, even without atoms, because exchanges are collective
+  // Ranks without atoms go on too, because exchanges are collective.
   if (neighbors_changed()) update_graph();
   mdcg_system system = system_of(it.nodes, it.device_makes_list);
   if (!it.device_makes_list) {
@@ -106,7 +106,7 @@ void PairMDCG::compute(int eflag, int vflag)
     if (it.nodes.cells.size() > 1) system.image = it.image.data();
   }
 
-  // members other than the first are skipped if none of their results are wanted
+  // Only the first member is evaluated if no results of the others are wanted.
   const bool all = !it.first_only || eflag_global || it.deviations_asked;
   const std::size_t count = all ? it.members.size() : 1;
   Exchange exchange{it.nodes.ghosts, it.nodes.num_local, 0.0, nullptr};
@@ -124,8 +124,8 @@ void PairMDCG::compute(int eflag, int vflag)
   if (count > 1) compute_deviations();
 }
 
-// The nodes with their current positions, for the engine; with `make_edges` it finds the
-// neighbours.
+// Returns the nodes with their current positions, for the engine, which makes the edges itself if
+// `make_edges` is true.
 mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
 {
   nodes.update_positions(atom);
@@ -156,17 +156,18 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
   return system;
 }
 
-// Evaluates one member, and adds its results with this weight to those of LAMMPS.
+// Evaluates one member, and adds its results, times the weight, to LAMMPS' arrays.
 void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchange &exchange,
                         double weight)
 {
   Impl &it = *impl;
   system.types = member.types.data();
-  member.list.shifts = 0;    // they change with the box
+  member.list.shifts = 0;    // the shifts change with the box
   system.list = &member.list;
 
   double sum[9] = {};
-  // never null, which means "not wanted" to the engine: all ranks must ask for the same results
+  // All ranks must ask for the same results, and to the engine null means "not wanted". So a rank
+  // without nodes needs memory too.
   member.forces.resize(std::max<std::size_t>(3 * nodes.num_nodes, 3));
   mdcg_results results{};
   results.size = sizeof(results);
@@ -189,7 +190,7 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
   if (it.library->evaluate(member.model.get(), &system, comm->nprocs == 1 ? nullptr : &communicator,
                            &results) != MDCG_OK) {
     if (exchange.error) std::rethrow_exception(exchange.error);
-    std::vector<std::int64_t> ids;    // atom ids of the nodes that the error names
+    std::vector<std::int64_t> ids;    // the error message names nodes by these
     for (std::int64_t n = 0; n < nodes.num_nodes && atom->tag_enable; n++)
       ids.push_back(atom->tag[nodes.atom[n]]);
     const std::string reason =
@@ -228,8 +229,9 @@ void PairMDCG::add_results(const Member &member, const Nodes &nodes, const doubl
       for (int k = 0; k < 6; k++) vatom[nodes.atom[n]][k] += unit * it.virials[9 * n + PLACE[k]];
 }
 
-// Standard deviations (of the population) of the energy and of each atom's force over a committee,
-// as in ASE's calculator. That of a force is the norm of those of its components.
+// Computes the standard deviations (of the population) of the energy and of each atom's force over
+// a committee, by the same formula as the ASE calculator. The deviation of a force is the norm of
+// the deviations of its components.
 void PairMDCG::compute_deviations()
 {
   Impl &it = *impl;
@@ -275,7 +277,7 @@ void PairMDCG::compute_deviations()
   pvector[4] = sums[1] / atoms;
 }
 
-// For fix pair, which sets this before a step whose deviations it reads.
+// Fix pair sets this flag before a step whose deviations it will read.
 void *PairMDCG::extract(const char *name, int &dim)
 {
   if (std::strcmp(name, "forces_std_flag") != 0) return nullptr;
@@ -283,7 +285,7 @@ void *PairMDCG::extract(const char *name, int &dim)
   return &impl->deviations_asked;
 }
 
-// For fix pair. Its constructor also calls this, before anything is computed.
+// Fix pair reads this after a step. Its constructor calls it too, before anything is computed.
 void *PairMDCG::extract_peratom(const char *name, int &columns)
 {
   if (std::strcmp(name, "forces_std") != 0) return nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// The graph of a step: nodes, edges and the shifts of those that lead across the boundary.
+// The graph of a step: nodes, edges, and the shifts of edges that cross a periodic boundary.
 #include <mpi.h>
 
 #include <algorithm>
@@ -21,32 +21,33 @@
 using namespace LAMMPS_NS;
 using mdcg_lammps::AtomId;
 
-// Relative rounding errors of ghost positions, which are rounded at each boundary that they cross.
+// Relative rounding error of ghost positions, which are rounded at each boundary they cross.
 static constexpr double ROUNDING = 64.0 * std::numeric_limits<double>::epsilon();
 
-// Whether an atom or ghost is part of the potential. Fixes of Monte Carlo moves (gcmc) hide an atom
-// by taking it out of group all.
+// Whether an atom or ghost is part of the potential. Monte Carlo fixes (gcmc) hide an atom by
+// taking it out of group all.
 bool PairMDCG::takes_part(int i) const
 {
   return !impl->is_null(atom->type[i]) && (atom->mask[i] & 1);
 }
 
 namespace {
-// The group whose atoms alone have ghosts (comm_modify group), which LAMMPS has no function for.
+// Reads the group of comm_modify group, to which ghosts are restricted. LAMMPS has no function for
+// that.
 struct CommGroup : Comm {
   static int of(const Comm *comm) { return comm->*(&CommGroup::bordergroup); }
 };
 }    // namespace
 
-// Whether LAMMPS' neighbour list leaves out pairs of atoms of the potential. An exclusion of two
-// groups does so only if both have such atoms: Monte Carlo fixes exclude a group of hidden ones.
-// Collective.
+// Whether LAMMPS' neighbour list leaves out pairs of atoms of the potential. An exclusion between
+// two groups counts only if both contain atoms of the potential: Monte Carlo fixes exclude a group
+// of hidden atoms. Collective.
 bool PairMDCG::has_exclusions() const
 {
   if (neighbor->nex_type || neighbor->nex_mol || neighbor->includegroup || CommGroup::of(comm))
     return true;
   if (!neighbor->nex_group) return false;
-  int groups = 0;    // bits of those that have atoms
+  int groups = 0;    // bits of the groups with atoms of the potential
   for (int i = 0; i < atom->nlocal; i++)
     if (takes_part(i)) groups |= atom->mask[i];
   MPI_Allreduce(MPI_IN_PLACE, &groups, 1, MPI_INT, MPI_BOR, world);
@@ -114,7 +115,7 @@ std::vector<char> PairMDCG::ghosts_listed() const
   return seen;
 }
 
-// Returns which ghosts are near the bounding box of the local nodes, for use without a list.
+// Returns which ghosts are near the bounding box of the local nodes, if there is no LAMMPS list.
 std::vector<char> PairMDCG::ghosts_near(double r_max) const
 {
   const int nlocal = atom->nlocal, nghost = atom->nghost;
@@ -140,8 +141,8 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
   return seen;
 }
 
-// Makes atoms nodes of the graph: first the local ones, then those of other ranks among the ghosts
-// `seen` [nghost], in the order of their owners.
+// Makes atoms nodes of the graph: first the local atoms, then the atoms of other ranks that have
+// ghosts in `seen` [nghost], in the order of their owners.
 void PairMDCG::find_nodes(Nodes &nodes, const std::vector<char> &seen)
 {
   Impl &it = *impl;
@@ -155,7 +156,7 @@ void PairMDCG::find_nodes(Nodes &nodes, const std::vector<char> &seen)
   }
   nodes.num_local = static_cast<std::int64_t>(nodes.atom.size());
 
-  std::vector<std::int32_t> images;    // of atoms of other ranks
+  std::vector<std::int32_t> images;    // ghosts whose atoms other ranks own
   for (int j = nlocal; j < nall; j++) {
     if (!seen[j - nlocal] || !takes_part(j)) continue;
     if (AtomId::rank(it.owner[j]) == comm->me)
@@ -219,7 +220,7 @@ std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domai
     if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
     if (k == 1) rest[0] -= h[5] * cell[1];
   }
-  // ghosts in one cell follow each other
+  // Neighbouring ghosts are often in one cell, so the last result comes first.
   if (cells[last_image] == cell) return last_image;
   const auto [found, fresh] = cell_number.try_emplace(cell, cells.size());
   if (fresh) {
@@ -341,7 +342,7 @@ void PairMDCG::Nodes::update_shifts(const Atom *atoms, const Domain *domain)
     if (c == 0) continue;
     const int ghost = cell_ghost[c];
     const double *from = atoms->x[ghost], *to = atoms->x[atom[node[ghost]]];
-    bool strained = false;    // by more than the rounding of positions
+    bool strained = false;    // by more than rounding explains
     for (int k = 0; k < 3; k++) {
       const double size = std::fabs(from[k]) + std::fabs(to[k]) + extent;
       if (std::fabs(to[k] - from[k] - shift[k]) > ROUNDING * size) strained = true;

@@ -24,7 +24,7 @@ struct PairMDCG::Member {
   std::string file;
   std::unique_ptr<mdcg_model, decltype(&mdcg_close)> model{nullptr, nullptr};
   mdcg_info info{};
-  std::vector<int> kind;              // [ntypes + 1] type of the package, -1: NULL
+  std::vector<int> kind;              // [ntypes + 1] index of the type in the package, -1: NULL
   std::vector<std::int32_t> types;    // [num_nodes]
   double energy = 0.0;                // of the local nodes, eV
   std::vector<double> forces;         // [num_nodes][3] eV/Å
@@ -32,21 +32,20 @@ struct PairMDCG::Member {
   bool announced = false;
 };
 
-// The atoms that are nodes of a graph: local ones, then those of other ranks that are near, each
-// once. LAMMPS' ghosts are images of atoms of this rank or of others. All images of an atom are one
-// node: the node is at the position of one of them, and the others are a number of cells away.
+// The atoms that are nodes of a graph: the local atoms, then the nearby atoms of other ranks, each
+// once. LAMMPS' ghosts are images of atoms of this rank or of other ranks. All images of an atom
+// are one node, which is at the position of one image; the other images are some cells away.
 struct PairMDCG::Nodes {
-  std::vector<std::int32_t> node;    // [nall] node of an atom or image, -1: none
+  std::vector<std::int32_t> node;    // [nall] node of an atom or ghost, -1: none
   std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
   std::int64_t num_local = 0, num_nodes = 0;
   std::vector<double> positions;            // [num_nodes][3]
-  std::vector<std::array<int, 3>> cells;    // from images to their nodes; the first is {0, 0, 0}
-  std::vector<std::int32_t> cell_ghost;     // [cells] an image in each; -1 for the first
+  std::vector<std::array<int, 3>> cells;    // [num_cells] from image to node; first {0, 0, 0}
+  std::vector<std::int32_t> cell_ghost;     // [num_cells] one image in each cell; first -1
   std::map<std::array<int, 3>, std::int32_t> cell_number;    // index into cells
   std::int32_t last_image = 0;                               // last result of image_of
-  std::vector<double> image_shifts;                          // [cells][3] Å
-  // If the engine finds neighbours: [num_copies] the images that are not at the positions of their
-  // nodes.
+  std::vector<double> image_shifts;                          // [num_cells][3] Å
+  // [num_copies] the images away from their node's position, for an engine that makes the edges.
   std::vector<std::int32_t> copy_node, copy_image;
   std::array<double, 9> box{};      // [3][3] cell vectors; shifts are multiples of them
   std::array<int, 3> periodic{};    // which directions are periodic
@@ -68,19 +67,19 @@ struct PairMDCG::Restored {
 // What pair_style sets.
 struct PairMDCG::Options {
   std::string device = "auto";
-  std::string precision;    // empty: that of the package
+  std::string precision;    // empty: the package's precision
   std::string kernels;      // empty: auto
   std::string functional, damping = "bj";
-  double dispersion_cutoff = 0.0;    // Å; 0: that of the engine
-  int threads = 0;                   // 0: those of LAMMPS
-  bool device_to_device = false;     // rows of ghosts do not pass through the host
-  bool first_only = false;           // results are those of the first member, not the mean
+  double dispersion_cutoff = 0.0;    // Å; 0: the engine's default
+  int threads = 0;                   // 0: as many as LAMMPS uses
+  bool device_to_device = false;     // rows of ghosts bypass the host
+  bool first_only = false;           // results are the first member's, not the mean
 };
 
 struct PairMDCG::Impl : Options {
   const mdcg_lammps::Library *library = nullptr;
   std::vector<Member> members;
-  std::vector<std::string> settings, names;    // of the last commands pair_style and pair_coeff
+  std::vector<std::string> settings, names;    // of the last pair_style and pair_coeff
   Restored restored;    // empty if no restart file was read, or after pair_coeff has accepted it
   std::string advice;
   double energy_unit = 1.0, r_max = 0.0;
@@ -89,7 +88,7 @@ struct PairMDCG::Impl : Options {
 
   bool exchanges = false;            // whether any member exchanges rows between its layers
   int deviations_asked = 0;          // set by fix pair before the step
-  bigint deviations_step = -1;       // of forces_std
+  bigint deviations_step = -1;       // the step that forces_std belongs to
   std::vector<double> forces_std;    // [nlocal] units of the run
 
   Nodes nodes;                                   // of the members' graph
@@ -97,13 +96,13 @@ struct PairMDCG::Impl : Options {
   std::vector<std::int32_t> image;               // [num_edges] index into nodes.cells
   std::vector<double> energies, virials;         // [num_local], [num_nodes][9]
   bool device_makes_list = false;    // the device makes the edges, and LAMMPS makes no list
-  double skin = -1.0;                // Å, of the last set-up
+  double skin = -1.0;                // Å, at the last set-up
   int last_nlocal = -1, last_nall = -1;
   std::vector<double> owner;    // [nall] AtomId
 
-  // The dispersion that the first package holds: another member, with a longer cutoff.
+  // The dispersion model in the first package, which has a longer cutoff than the members.
   std::unique_ptr<Member> dispersion;
-  Nodes dispersion_nodes;    // of its graph with several ranks; with one rank, see nodes
+  Nodes dispersion_nodes;    // used with several ranks; one rank uses `nodes`
 
   bool is_null(int type) const { return members.front().kind[type] < 0; }
 };

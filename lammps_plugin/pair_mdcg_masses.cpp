@@ -12,7 +12,7 @@
 
 using namespace LAMMPS_NS;
 
-// Standard atomic weights (IUPAC 2016) of the elements from hydrogen on, or the mass of a
+// Standard atomic weights (IUPAC 2016) of the elements, beginning with hydrogen, or the mass of a
 // long-lived isotope.
 static constexpr double WEIGHTS[] = {
     1.008,  4.0026, 6.94,   9.0122, 10.81,  12.011, 14.007, 15.999, 18.998, 20.18,  22.99,  24.305,
@@ -67,7 +67,7 @@ void PairMDCG::check_masses()
                       type, it.names[type - 1], weight(number[type]), mass[type]);
   }
   if (wrong.empty()) return;
-  // if any order of the elements fits, the order of their masses does
+  // If any order of the elements fits, then the one sorted by mass fits.
   std::vector<int> elements = types;
   std::sort(types.begin(), types.end(), [&](int a, int b) { return mass[a] < mass[b]; });
   std::sort(elements.begin(), elements.end(),

@@ -16,8 +16,8 @@
 
 using namespace LAMMPS_NS;
 
-// Replaces a file of kernels in the settings by "generated", because only the input of a run may
-// name code to run. Returns the name of the file; empty: there was none.
+// Replaces a file of kernels in the settings by "generated", because only an input script may name
+// code to run. Returns the name of the file, or an empty string if there was none.
 static std::string remove_kernel_file(std::vector<std::string> &settings)
 {
   std::string file;
@@ -35,7 +35,7 @@ void PairMDCG::write_restart(FILE *fp)
   write_restart_settings(fp);
 }
 
-// Writes lists of lines, each list after its number of lines.
+// Writes lists of lines. Each list follows the number of its lines.
 void PairMDCG::write_restart_settings(FILE *fp)
 {
   const Impl &it = *impl;

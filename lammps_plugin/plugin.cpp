@@ -73,7 +73,7 @@ std::string compiled_mpi()
 #endif
 }
 
-// A pair style that shows where the members of Pair are.
+// A pair style that reads the members of Pair where this plugin's headers place them.
 class Probe : public Pair {
  public:
   explicit Probe(LAMMPS *lmp) : Pair(lmp) {}
@@ -90,8 +90,9 @@ class Probe : public Pair {
   }
 };
 
-// Calls LAMMPS' constructor of Pair on memory of known content. It must write only within the size
-// that Pair has in these headers, and put its defaults into the members of these headers.
+// Calls LAMMPS' constructor of Pair on memory of known content. The constructor must write only
+// within the size that Pair has in these headers, and set the members of these headers to their
+// defaults.
 bool layout_fits(LAMMPS *lmp)
 {
   constexpr std::size_t SPARE = 512;
@@ -149,7 +150,7 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void *l
   const std::string reason = why_not(lammps);
   if (!reason.empty()) {
     const std::string text = "pair_style mdcg is refused: " + reason;
-    // through LAMMPS' C interface only, because the layout of its classes is not known yet
+    // uses LAMMPS' C interface only, because the layout of its classes is not checked yet
     if (auto fail = host<void (*)(void *, int, const char *)>("lammps_error"))
       fail(lmp, 0 /* warning */, text.c_str());
     else

@@ -1,4 +1,4 @@
-"""Environment variables of mdcg, read when they are needed and nowhere else; the processor."""
+"""Environment variables of mdcg, which are read only here, when needed; the processor."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compiler() -> str | None:
 
 def threads() -> int | None:
     """Return the number of threads that ``OMP_NUM_THREADS`` asks for, or None."""
-    # a list has a number for each level of nested threads
+    # the variable may be a list, with a number for each level of nested threads
     named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(named) if named.isascii() and named.isdigit() and int(named) > 0 else None
 

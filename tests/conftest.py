@@ -1,4 +1,4 @@
-"""What all tests share: seeded random numbers, a private kernel cache, the gpu marker."""
+"""Shared by all tests: seeded random numbers, a private kernel cache, the gpu marker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import hypothesis
 import numpy as np
 import pytest
 
-# A first example may compile a kernel, so there is no deadline; the same ones are drawn each time.
+# No deadline, because a first example may compile a kernel. Every run draws the same examples.
 hypothesis.settings.register_profile("mdcg", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("mdcg")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep kernels out of the user's own cache, but from one run to the next."""
+    """Use a kernel cache that all runs of the tests share, apart from the user's."""
     if "MDCG_CACHE_DIR" not in os.environ:
         cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
         folder = cache.mkdir("mdcg") if cache else tempfile.mkdtemp(prefix="mdcg-tests-")
@@ -37,7 +37,7 @@ def _why_no_gpu() -> str:
 
 
 def _why_no_device() -> str:
-    """Return the same where torch is not installed, as beside LAMMPS: the engine needs none."""
+    """Return why the engine finds no device, or an empty string; this needs no torch."""
     from mdcg import _core
 
     try:
@@ -48,12 +48,12 @@ def _why_no_device() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip gpu tests where there is no device; put files with slow tests first.
+    """Skip gpu tests if there is no device; put files with slow tests first.
 
-    Otherwise the last file may keep one process busy while the others have nothing left to do.
+    Otherwise one process may be busy with the last file while the others are idle.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)  # else in their order
+    items.sort(key=lambda item: item.path not in slow)  # stable
     for item in items:
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=f"gpu test: {reason}"))
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Return a seed that depends on the test's name only; shown when the test fails."""
+    """Return a seed that depends only on the test's name; pytest shows it if the test fails."""
     value = zlib.crc32(request.node.nodeid.encode())
     print(f"seed: {value}")
     return value

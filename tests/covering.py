@@ -1,4 +1,4 @@
-"""Choices that do not depend on each other, tested in pairs instead of all together."""
+"""Parametrises tests by independent choices, tested in pairs instead of all combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it means for two torch models to agree, and where the small checkpoints are."""
+"""Compares outputs of torch models, and knows the folder of the small checkpoints."""
 
 from __future__ import annotations
 

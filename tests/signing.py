@@ -1,4 +1,4 @@
-"""Gives packages that tests have altered the SHA-256 of what they hold now."""
+"""Updates the SHA-256 of packages that tests have altered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 def signed(data: bytes) -> bytes:
     """Return the bytes of a package with the right digest, so that later checks are reached.
 
-    What is no package any more, such as a header that is no JSON, is returned as it is.
+    Bytes that are no package, for example with a header that is no JSON, are returned unchanged.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     if start > len(data):
@@ -31,7 +31,7 @@ def signed(data: bytes) -> bytes:
 
 
 def index(header: dict[str, dict[str, list[int]]]) -> bytes:
-    """Return what the digest covers of the index of tensors, as FORMAT.md says."""
+    """Return the text of the index of tensors that the digest covers; see FORMAT.md."""
     lines = []
     for name in sorted(header, key=str.encode):
         entry = header[name]

@@ -12,7 +12,7 @@ std::string instruction_set_level();
 // Whether this CPU runs code of a level that instruction_set_level() can return.
 bool has_instruction_set(const std::string& level);
 
-// 12 hexadecimal digits. They differ between CPUs where code that was compiled for "native" on one
+// 12 hexadecimal digits that differ between two CPUs if code that was compiled for "native" on one
 // might not run, or not run well, on the other.
 std::string cpu_signature();
 
@@ -20,7 +20,7 @@ std::string cpu_signature();
 // cpu_signature() after it, and levels such as "x86-64-v3" stay. Throws std::invalid_argument.
 std::string host_target(const std::string& level);
 
-// Level-2 cache per core in bytes, 0 where unknown.
+// Level-2 cache per core in bytes; 0 if unknown.
 std::size_t l2_cache_bytes();
 
 }  // namespace mdcg

@@ -23,7 +23,7 @@ DeviceError::Kind kind_of(int status) {
     switch (status) {
         case cuda::OUT_OF_MEMORY:
             return DeviceError::out_of_memory;
-        case 3:  // not initialized, which a forked process sees
+        case 3:  // not initialized: a forked process gets this
             return DeviceError::forked;
         case 100:
             return DeviceError::no_device;
@@ -80,7 +80,7 @@ int attribute(int device, int which) {
 
 }  // namespace
 
-// Contexts are retained for the life of the process, as torch does, because others may use them.
+// Contexts are retained until the process ends (as in torch), because others may use them.
 cuda::ContextScope::ContextScope(int device) {
     static std::mutex mutex;
     static std::unordered_map<int, void*> contexts;

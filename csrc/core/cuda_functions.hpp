@@ -9,10 +9,10 @@
 
 namespace mdcg::cuda {
 
-// These start the driver. They throw std::runtime_error where there is none, and DeviceError where
-// it fails.
+// These start the driver. They throw std::runtime_error if there is none, and DeviceError if it
+// fails.
 void* find_function(const char* name);  // null: the driver is too old
-void* need_function(const char* name);  // throws DeviceError then
+void* need_function(const char* name);  // throws DeviceError if the driver is too old
 [[noreturn]] void refuse_without(const char* name);
 void check(int status, const char* what);
 
@@ -21,7 +21,7 @@ class Function {
 public:
     constexpr explicit Function(const char* name) : name_(name) {}
 
-    // Throws DeviceError where the driver has no such function or refuses the call.
+    // Throws DeviceError if the driver has no such function or refuses the call.
     void operator()(Arguments... arguments) const { check(status(arguments...), name_); }
     int status(Arguments... arguments) const { return address()(arguments...); }
     bool available() const { return find_function(name_) != nullptr; }

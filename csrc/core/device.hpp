@@ -1,5 +1,5 @@
-// Devices: memory, streams, captured graphs, kernels and handles between processes. This is the one
-// interface to a vendor's driver; cuda_device.cpp implements it for CUDA's.
+// Devices: memory, streams, captured graphs, kernels and handles between processes. This is the
+// only interface to a vendor's driver; cuda_device.cpp and cuda_memory.cpp implement it for CUDA.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace mdcg {
 
-// Stands for the absence of a device, where the kernels of a package are only listed.
+// No device: the kernels of a package are only listed.
 constexpr int NO_DEVICE = -1;
 
 // An error of the driver.
@@ -24,7 +24,7 @@ public:
         no_device,
         forked,              // the process was forked from one that used the device
         too_many_resources,  // a kernel needs more registers or memory than there are
-        unusable_code,       // the device cannot take the machine code, or it lacks a kernel
+        unusable_code,       // the device cannot load the machine code, or a kernel is missing
         lost,                // every later call on the device fails too
     };
     // `complete`: the text also says what to do.
@@ -40,22 +40,22 @@ private:
     bool complete_;
 };
 
-// These throw std::runtime_error where there is no driver, and DeviceError where it fails.
+// These throw std::runtime_error if there is no driver, and DeviceError if it fails.
 int device_count();
 std::string device_name(int device);
 int device_multiprocessors(int device);
-// As 10 * major + minor.
+// 10 * major + minor.
 int compute_capability(int device);
-// Equal for one device in all processes.
+// The same for one device in all processes.
 std::array<unsigned char, 16> device_uuid(int device);
-// Version of CUDA that the driver is made for, as 1000 * major + 10 * minor.
+// The version of CUDA that the driver is made for: 1000 * major + 10 * minor.
 int driver_version();
 std::string driver_version_text();  // "CUDA 12.4"
-// driver_version() without starting the driver; 0 where there is none.
+// driver_version() without starting the driver; 0 if there is none.
 int available_driver_version();
 
-// A stream of a device: what is enqueued on it runs in order. With NO_DEVICE, all operations do
-// nothing.
+// A stream of a device: work that is enqueued on it runs in order. With NO_DEVICE, all operations
+// do nothing.
 class DeviceStream {
 public:
     explicit DeviceStream(int device);
@@ -74,8 +74,8 @@ private:
 
 constexpr std::size_t DEVICE_ALIGNMENT = 256;  // bytes
 
-// Aligned memory on a device; growing loses the contents. Throws DeviceError. Where memory is
-// short, its kind is out_of_memory and its sentence is complete.
+// Aligned memory on a device; growing loses the contents. Throws DeviceError. If memory runs out,
+// its kind is out_of_memory and its sentence is complete.
 class DeviceMemory {
 public:
     explicit DeviceMemory(int device) : device_(device) {}
@@ -94,7 +94,7 @@ public:
         return reinterpret_cast<N*>(address_);
     }
 
-    // From the host, in the order of the stream; the host's bytes must stay until then.
+    // Enqueues a copy from the host, whose bytes must stay until the copy is done.
     void upload(const void* source, std::size_t bytes, const DeviceStream& stream);
 
 private:
@@ -107,7 +107,7 @@ private:
 template <typename N>
 class DeviceArray {
 public:
-    // Waits until they are there. Growing changes the address.
+    // Waits until the copy is done. Growing changes the address.
     void upload(const N* source, std::size_t count, const DeviceStream& stream) {
         if (!memory_) memory_ = std::make_unique<DeviceMemory>(stream.device());
         memory_->reserve(count > 0 ? count * sizeof(N) : 1);
@@ -134,7 +134,7 @@ public:
     PinnedMemory& operator=(const PinnedMemory&) = delete;
 
     void reserve(std::size_t bytes);
-    void grow(std::size_t bytes);  // as DeviceMemory::grow
+    void grow(std::size_t bytes);  // like DeviceMemory::grow
     void release() noexcept;
     std::size_t bytes() const { return bytes_; }
     template <typename N>
@@ -148,9 +148,9 @@ private:
     std::size_t bytes_ = 0;
 };
 
-// What was enqueued on a stream between begin and end, to be enqueued again as a whole. It may be
-// captured again: if only addresses and sizes differ, the existing graph is updated, which is many
-// times faster than building a new one.
+// The work that was enqueued on a stream between begin and end, to be enqueued again as a whole. It
+// may be captured again: if only addresses and sizes differ, the existing graph is updated, which
+// is many times faster than building a new one.
 class CapturedGraph {
 public:
     CapturedGraph() = default;
@@ -180,7 +180,7 @@ public:
     DeviceEvent& operator=(const DeviceEvent&) = delete;
 
     void record(const DeviceStream& stream);
-    // What is enqueued on the stream from now on runs after it.
+    // Work that is enqueued on the stream from now on runs after this event.
     void wait(const DeviceStream& stream) const;
     // Milliseconds from another event to this one; both must have passed.
     double since(const DeviceEvent& earlier) const;
@@ -205,7 +205,7 @@ struct SharedMemoryHandle {
     std::uint64_t offset = 0;  // in the driver's allocation
 };
 
-// Throws DeviceError where the driver does not share memory. Other processes must have closed the
+// Throws DeviceError if the driver does not share memory. Other processes must have closed the
 // memory before it is freed.
 SharedMemoryHandle share(const DeviceMemory& memory, int device);
 
@@ -227,8 +227,8 @@ private:
 };
 
 // Enqueues a kernel whose only parameter is the struct at `arguments`. An `early` kernel may start
-// once all blocks of the previous kernel allow it, where the driver can do that. `what` is for
-// errors. Throws DeviceError, also where a grid cannot have so many blocks.
+// once all blocks of the previous kernel allow it, if the driver supports that. `what` is for
+// errors. Throws DeviceError, also if a grid cannot have so many blocks.
 void launch_kernel(int device, std::uintptr_t function, std::int64_t blocks, int threads,
                    int shared_bytes, std::uintptr_t stream, const void* arguments, bool early,
                    const char* what);

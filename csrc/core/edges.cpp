@@ -25,7 +25,7 @@ std::vector<std::int32_t> checked(const Index* index, std::int64_t count, std::i
     return std::vector<std::int32_t>(index, index + count);
 }
 
-// Turns counts [n + 1] (count of bin i at i + 1) into first positions.
+// Turns counts [n + 1], with the count of bin i at i + 1, into first positions.
 void to_first_positions(std::vector<std::int64_t>& counts) {
     for (std::size_t i = 1; i < counts.size(); ++i) counts[i] += counts[i - 1];
 }
@@ -63,7 +63,7 @@ ReceiverOrder order_by_receiver(const EdgeList& edges, std::int64_t edges_per_ta
     std::int64_t first = 0;
     for (std::int64_t row = 0; row < edges.num_receivers; ++row) {
         const std::int64_t end = out.row_ptr[size(row) + 1];
-        // receivers without edges cost a row of zeros, about as much as one edge
+        // a receiver also costs a row of output, about as much as one edge
         if (end - first + (row + 1 - out.task_ptr.back()) >= edges_per_task ||
             row + 1 == edges.num_receivers) {
             out.task_ptr.push_back(row + 1);

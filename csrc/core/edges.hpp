@@ -1,4 +1,4 @@
-// Edge orders that let every result be summed by one thread, in a fixed order, without atomics.
+// Orders of edges in which one thread sums each result, in a fixed order, without atomics.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace mdcg {
 
-// A graph's edges, copied.
+// A copy of a graph's edges.
 struct EdgeList {
     std::vector<std::int32_t> sender;    // [num_edges], 0 <= sender < num_senders
     std::vector<std::int32_t> receiver;  // [num_edges], 0 <= receiver < num_receivers

@@ -39,13 +39,13 @@ std::string network_name() {
     return name;
 }
 
-// Part of file names, by which a process recognizes those of its own host.
+// Part of names of temporary files, by which a process recognizes files of its own host.
 std::string host_name() {
     const std::string name = network_name();
     return sha256_hex(name.data(), name.size()).substr(0, 8);
 }
 
-// Replaces "~" and "~user" at the start as a shell does; unknown users stay.
+// Replaces "~" and "~user" at the start like a shell; unknown users stay.
 std::string expand_user(const std::string& path) {
     if (path.empty() || path[0] != '~') return path;
     const std::size_t slash = std::min(path.find('/'), path.size());
@@ -69,7 +69,7 @@ std::string absolute(const std::string& path) {
     return full;
 }
 
-// The first reason why a root is not used as it should be, by root.
+// The first reason why a root is not used, or not written, by root.
 struct Warnings {
     std::mutex mutex;
     std::map<std::string, std::string> by_root;
@@ -92,10 +92,10 @@ bool is_older_than(const fs::path& path, std::chrono::seconds age) {
 // Takes the lock of an open file if no other process or thread holds it.
 bool try_lock(int file) { return flock(file, LOCK_EX | LOCK_NB) == 0; }
 
-// Releases it also where a child that was forked meanwhile has the file open.
+// Releases the lock even if a forked child still has the file open.
 void unlock(int file) { flock(file, LOCK_UN); }
 
-// Whether no process holds the lock of a file. What cannot be found out counts as held.
+// Whether no process holds the lock of a file. If that is unknown, the lock counts as held.
 bool is_free(const fs::path& path) {
     const Descriptor file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (file.number() < 0) return errno == ENOENT;
@@ -104,7 +104,7 @@ bool is_free(const fs::path& path) {
     return true;
 }
 
-// A lock file begins with this word where its holder left why it failed.
+// Begins the text of a lock file whose holder failed; the reason follows.
 const char* const FAILED = "failed: ";
 constexpr std::uint64_t MAX_LOCK_TEXT = 4096;
 
@@ -142,12 +142,12 @@ private:
     std::string host_;
 };
 
-// The right to make a kernel. It ends with the process. The file names the holder, or says why the
-// last holder failed.
+// The lock of the process that makes a kernel. It ends with the process. The file names the holder,
+// or says why the last holder failed.
 class FileLock {
 public:
-    // Waits for the holder, at most compile_timeout(). Nothing is held after that time, or where
-    // the file system has no locks. Throws KernelError where the file cannot be opened.
+    // Waits for the holder, at most compile_timeout(). After that time, or if the file system has
+    // no locks, nothing is held. Throws KernelError if the file cannot be opened.
     explicit FileLock(const std::string& path);
     ~FileLock() {
         if (file_.has_value()) unlock(file_->number());
@@ -156,7 +156,7 @@ public:
     FileLock& operator=(const FileLock&) = delete;
 
     bool held() const { return file_.has_value(); }
-    // What the last holder failed with while this one waited; empty: it did not fail.
+    // Why the last holder failed while this one waited; empty: it did not fail.
     const std::string& failure() const { return failure_; }
     // Leaves a sentence for those that wait.
     void fail(const std::string& sentence) const { write(FAILED + sentence); }
@@ -174,8 +174,8 @@ FileLock::FileLock(const std::string& path) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
     const auto limit = std::chrono::seconds(compile_timeout());
-    // Kernels take up to a minute, so waiting that long is not reported. A stopped process does not
-    // make any.
+    // Kernels take up to a minute, so only longer waits are reported, or waits for a process that
+    // is stopped.
     const auto early = std::min<Clock::duration>(std::chrono::seconds(10), limit / 2);
     const auto late = std::min<Clock::duration>(std::chrono::seconds(60), limit / 2);
     Holder holder;
@@ -214,9 +214,9 @@ FileLock::FileLock(const std::string& path) {
         write(Holder::present().text());
 }
 
-// A folder of this process that takes the place of a cache that cannot be used. It is removed when
-// the process ends; a forked child makes its own. The process holds a lock on it, so that others
-// see which of these folders were left by killed processes.
+// A temporary folder of this process, which replaces a cache that cannot be used. It is removed
+// when the process ends; a forked child makes its own. The process holds a lock on it, so that
+// others see which of these folders killed processes have left.
 class PrivateFolder {
 public:
     static PrivateFolder& instance() {
@@ -267,8 +267,8 @@ private:
     pid_t owner_ = 0;
 };
 
-// Makes <root>/<version> with the folders "locks", "tmp" and that of the target, and returns it.
-// Throws std::runtime_error.
+// Makes <root>/<version> with the folders "locks", "tmp" and `target`, and returns it. Throws
+// std::runtime_error.
 std::string prepare(const std::string& root, const std::string& target) {
     make_private_folder(root);
     const TrustedFile version = TrustedFile(root).made_folder(MDCG_VERSION);
@@ -278,8 +278,8 @@ std::string prepare(const std::string& root, const std::string& target) {
     return version.path();
 }
 
-// The same for the present root, or for a folder of this process where the root cannot be used.
-// Throws KernelError.
+// The same for the current root or, if that cannot be used, for a folder of this process. Throws
+// KernelError.
 std::string writable_folder(const std::string& target) {
     const std::string root = kernel_cache_root();
     try {
@@ -474,7 +474,7 @@ CachedKernelPtr KernelCache::make(const std::string& key, const Build& build) co
         write_digest(folder.path(), binary_);
         seal(folder.path());
         const fs::path entry = version + "/" + target_ + "/" + key;
-        fs::remove_all(entry, ignored);  // what find() did not accept
+        fs::remove_all(entry, ignored);  // an entry that find() did not accept
         fs::rename(folder.path(), entry,
                    ignored);  // a process of another host may have been faster
     } catch (const std::system_error& error) {
@@ -501,7 +501,7 @@ std::string KernelCache::why_not_kept() {
         // "tmp" is not a target, but its folder is made in any case
         const bool kept = writable_folder("tmp") == kernel_cache_root() + "/" MDCG_VERSION;
         return kept ? "" : warning();
-    } catch (const KernelError& error) {  // nor can the folder of temporary files be written
+    } catch (const KernelError& error) {  // the folder of temporary files cannot be written, too
         return error.what();
     }
 }

@@ -1,5 +1,5 @@
-// Compiled kernels on disk: finding them, checking who could have written them, and making each of
-// them once for all processes.
+// The cache of compiled kernels on disk: it finds kernels, checks who could have written them, and
+// makes each kernel once for all processes.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace mdcg {
 
-// A kernel cannot be had: no compiler, it rejected the text, or compiling is forbidden.
+// There is no kernel: no compiler was found, it rejected the text, or compiling is forbidden.
 struct KernelError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -24,7 +24,7 @@ std::string variable(const char* name);  // empty: not set
 std::string kernel_cache_root();         // an absolute path
 bool jit_disabled();
 // Seconds that a compiler may take, and that other processes wait for its kernels. Throws
-// KernelError where the variable is not a number.
+// KernelError if the variable is not a number.
 int compile_timeout();
 
 // A binary of the cache. Its file stays open, so that what was checked is what is loaded.
@@ -43,7 +43,7 @@ using CachedKernelPtr = std::shared_ptr<CachedKernel>;
 // compiler.
 class KernelCache {
 public:
-    // Writes the binary into an empty folder. Throws KernelError, or std::system_error where a file
+    // Writes the binary into an empty folder. Throws KernelError, or std::system_error if a file
     // cannot be written.
     using Build = std::function<void(const std::string& folder)>;
 
@@ -65,9 +65,9 @@ public:
     // KernelError, Interrupted, and what `build` throws.
     CachedKernelPtr make(const std::string& key, const Build& build) const;
 
-    // Why kernels of the present root are not used, or not kept there; empty: they are.
+    // Why kernels of the current root are not used, or not kept there; empty: they are.
     static std::string warning();
-    // Why new kernels are not kept in the present root; empty: they are. This makes its folders.
+    // Why new kernels are not kept in the current root; empty: they are. Makes the root's folders.
     static std::string why_not_kept();
 
 private:

@@ -10,7 +10,7 @@ namespace mdcg {
 // aligned.
 using HostKernel = void (*)(const std::int64_t* arg, std::int64_t task, char* scratch);
 
-// Tasks round_ptr[r] .. round_ptr[r+1]-1 of round r in any order, rounds one after the other.
+// Runs tasks round_ptr[r] .. round_ptr[r+1]-1 of round r in any order, round after round.
 void launch_rounds(HostKernel kernel, const std::int64_t* arg, const std::int64_t* round_ptr,
                    std::int64_t num_rounds, int num_threads, std::size_t scratch_bytes);
 

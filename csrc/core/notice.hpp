@@ -1,4 +1,4 @@
-// Sentences for the user of a host while a call goes on: the library itself never prints.
+// Messages to the user of a host during a call: the library itself never prints.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ using Notice = void (*)(const std::string& sentence);
 void set_notice(Notice tell);
 void notice(const std::string& sentence);
 
-// While it lives, sentences of the present thread go to `tell` instead: two hosts in one process,
-// Python and a program that calls the C interface, do not get what is meant for the other.
+// While this object exists, sentences of the current thread go to `tell` instead. So two hosts in
+// one process, Python and a program that calls the C interface, get only their own sentences.
 class NoticeScope {
 public:
     explicit NoticeScope(Notice tell);

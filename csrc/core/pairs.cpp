@@ -121,8 +121,8 @@ PairOrder order_by_pair(const EdgeList& edges, const Pairing& pairing, std::int6
                                                                  edges.receiver.data();
     const std::int64_t num_blocks =
         std::max<std::int64_t>(1, (edges.num_receivers + block_size - 1) / block_size);
-    // (round and tile, row): blocks a and b meet in round (a + b) mod num_blocks, where each block
-    // meets one other
+    // (round and tile, row): blocks a and b meet in round (a + b) mod num_blocks, in which each
+    // block meets one other
     std::vector<std::pair<std::int64_t, std::int32_t>> keys(pairing.first.size());
     for (std::size_t r = 0; r < keys.size(); ++r) {
         const std::int64_t e = pairing.first[r];

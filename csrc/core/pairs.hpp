@@ -1,4 +1,4 @@
-// Pairs of edges i -> j and j -> i along one vector, which share everything that depends on its
+// Pairs of edges i -> j and j -> i along one vector. They share everything that depends on its
 // length alone.
 #pragma once
 

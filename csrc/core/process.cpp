@@ -42,15 +42,15 @@ public:
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
 
-    // Where a host ignores SIGCHLD, a child that ended is unknown (ECHILD).
+    // If the host ignores SIGCHLD, a child that has ended is unknown (ECHILD).
     bool has_ended() const {
         siginfo_t info{};
         const int found =
             waitid(P_PID, static_cast<id_t>(leader_), &info, WEXITED | WNOHANG | WNOWAIT);
         return found == 0 ? info.si_pid == leader_ : errno == ECHILD;
     }
-    // Waits for the end. -1: a signal ended it. Where a host ignores SIGCHLD, the status is
-    // unknown, and 0 is returned.
+    // Waits for the end. Returns -1 if a signal ended it. If the host ignores SIGCHLD, the status
+    // is unknown, and 0 is returned.
     int exit_status() {
         int status = 0;
         pid_t found;
@@ -67,7 +67,7 @@ private:
     bool reaped_ = false;
 };
 
-// The present environment, with `changes` in place of variables of the same name.
+// The environment of this process, where `changes` replace variables of the same name.
 std::vector<char*> environment_with(const std::vector<std::string>& changes) {
     std::vector<char*> all;
     for (char** each = environ; *each != nullptr; ++each) {
@@ -84,7 +84,7 @@ std::vector<char*> environment_with(const std::vector<std::string>& changes) {
 Process::Process(const std::vector<std::string>& command, int messages,
                  const ProcessOptions& options)
     : grace_(options.grace) {
-    // a descriptor that has its number already would be closed in the program (glibc before 2.29)
+    // NOTES: glibc before 2.29 closes a descriptor that already has the right number.
     const Descriptor moved(
         options.given_file == GIVEN_FILE ? fcntl(GIVEN_FILE, F_DUPFD_CLOEXEC, GIVEN_FILE + 1) : -1);
     const int given = options.given_file == GIVEN_FILE ? moved.number() : options.given_file;
@@ -96,7 +96,7 @@ Process::Process(const std::vector<std::string>& command, int messages,
     posix_spawn_file_actions_adddup2(&files, messages, 1);
     posix_spawn_file_actions_adddup2(&files, messages, 2);
     if (given >= 0) posix_spawn_file_actions_adddup2(&files, given, GIVEN_FILE);
-    // hosts may ignore or block signals that a program counts on
+    // Hosts may ignore or block signals that programs need.
     sigset_t none, defaults;
     sigemptyset(&none);
     sigemptyset(&defaults);

@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4): content keys and digests of kernels and files. Uses the CPU's SHA
-// instructions where it has them.
+// SHA-256 (FIPS 180-4), for keys and digests of kernels and files. It uses the CPU's SHA
+// instructions if there are any.
 #pragma once
 
 #include <array>

@@ -19,7 +19,7 @@ std::string number_text(double value, int digits) {
 
 namespace {
 
-// The character that begins at `at`, and its bytes; 0 bytes: not UTF-8.
+// A character and its length; 0 bytes: not UTF-8.
 struct Character {
     std::uint32_t code;
     std::size_t bytes;

@@ -1,5 +1,5 @@
-// Numbers as text, and text that is shown. No iostreams: where libstdc++ is linked statically,
-// printing a number through one crashes in a process that has another libstdc++.
+// Numbers as text, and text that is shown. NOTES: no iostreams: if libstdc++ is linked statically,
+// printing a number through a stream crashes in a process that has another libstdc++.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace mdcg {
 // The shortest text that reads back as `value`, or `digits` significant digits of it.
 std::string number_text(double value, int digits = 0);
 
-// Text from a file with escapes, such as "\x1b", for all that a terminal would act on: control
-// characters, marks that reorder or hide text, and bytes that are not UTF-8. mdcg/errors.py has the
-// same ranges.
+// Replaces everything that a terminal would act on by escapes such as "\x1b": control characters,
+// marks that reorder or hide text, and bytes that are not UTF-8. mdcg/errors.py has the same
+// ranges.
 std::string printable(const std::string& text);
 
 // The parts of a text between separators; a separator at the end begins no part.

@@ -77,7 +77,7 @@ int usable_threads(int wanted) {
     if (threads <= 1 || forked_after_threads()) return 1;
     thread_local int most = 1;  // OpenMP keeps a team for every thread that has regions
     if (threads > most) {
-        // this thread is one of the team, so that one more is tried than is needed
+        // one more than needed, because this thread is one of the team
         const int started = start_threads(threads);
         if (started < threads) throw ThreadError(threads, std::max(1, started));
         most = threads;

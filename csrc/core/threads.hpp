@@ -1,4 +1,4 @@
-// Threads of parallel regions, exceptions inside of them, and locks that survive a fork.
+// Threads of parallel regions, exceptions inside parallel regions, and locks that survive a fork.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace mdcg {
 
-// The system starts fewer threads than a region should have: processes or memory are short.
+// The system cannot start the threads of a region: the limit of processes or memory is reached.
 class ThreadError : public std::bad_alloc {
 public:
     ThreadError(int wanted, int started);
@@ -20,10 +20,10 @@ private:
 };
 
 // Number of threads for a region: `wanted`, or OpenMP's own choice if that is 0. Call this before
-// every region. Throws ThreadError: GNU OpenMP ends the process where it cannot start a thread, so
-// this function starts and ends as many threads before the first region of a size. The number is 1
-// in a process that was forked after a region had several threads: GNU OpenMP's threads do not
-// survive a fork, and waiting for them would last forever.
+// every region. Throws ThreadError: GNU OpenMP ends the process if it cannot start a thread, so
+// this function starts and ends as many threads before the first region of a size. Returns 1 in a
+// process that was forked after a region had several threads, because GNU OpenMP's threads do not
+// survive a fork, and waiting for them would never end.
 int usable_threads(int wanted);
 
 // Whether this process was forked after a region of this library had several threads.
@@ -38,7 +38,7 @@ public:
     ForkAwareMutex(const ForkAwareMutex&) = delete;
     ForkAwareMutex& operator=(const ForkAwareMutex&) = delete;
 
-    void lock();  // throws std::runtime_error where it is orphaned
+    void lock();  // throws std::runtime_error if it is orphaned
     void unlock() { mutex_.unlock(); }
     bool is_orphaned() const { return orphaned_; }
 

@@ -1,5 +1,5 @@
-// Files that are run, and the folders that hold them: they are opened without following links, and
-// refused where a user other than this one and root could have written them.
+// Files whose code is executed, and the folders that hold them. They are opened without following
+// links, and refused if a user other than this one and root could have written them.
 #pragma once
 
 #include <stdexcept>
@@ -15,16 +15,16 @@ struct UntrustedError : std::runtime_error {
 };
 
 // An open file or folder that belongs to this user or to root, and that no other user can write.
-// Opening one throws std::runtime_error where it is missing or of another kind, and UntrustedError
-// where another user could have written it.
+// Opening one throws std::runtime_error if it is missing or of another kind, and UntrustedError if
+// another user could have written it.
 class TrustedFile {
 public:
-    // The folder at the top, which the user names. It may be a link, but not that of another user.
+    // The root folder, which the user names. It may be a link, but not a link of another user.
     explicit TrustedFile(const std::string& path);
-    // What the folder holds under that name.
+    // A folder or file in this folder.
     TrustedFile folder(const std::string& name) const;
     TrustedFile file(const std::string& name) const;
-    // The folder of that name, made for this user alone where it is missing.
+    // A folder in this folder, made for this user alone if it is missing.
     TrustedFile made_folder(const std::string& name) const;
 
     bool is_writable_folder() const;
@@ -39,8 +39,8 @@ private:
     Descriptor descriptor_;
 };
 
-// Makes a folder, and those above it that are missing, for this user alone. A failure shows when
-// the folder is opened.
+// Makes a folder, and missing folders above it, for this user alone. Failures are not reported:
+// they show when the folder is opened.
 void make_private_folder(const std::string& path);
 
 }  // namespace mdcg

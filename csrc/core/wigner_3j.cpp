@@ -27,8 +27,8 @@ private:
     double of_[COUNT][COUNT] = {};
 };
 
-// <l1 m1 l2 m2 | l3 m1+m2> by Racah's sum (Edmonds 1957, equation 3.6.11), whose factorials are
-// gathered into binomials: integers, so that nothing is lost where terms cancel.
+// <l1 m1 l2 m2 | l3 m1+m2> by Racah's sum (Edmonds 1957, equation 3.6.11). Its factorials are
+// gathered into binomials, which are integers, so that no digits are lost when terms cancel.
 double clebsch_gordan(int l1, int m1, int l2, int m2, int l3) {
     static const Binomials binomial;
     const int a = l1 + l2 - l3, b = l1 - l2 + l3, c = l2 + l3 - l1, all = a + b + c;
@@ -42,7 +42,7 @@ double clebsch_gordan(int l1, int m1, int l2, int m2, int l3) {
     return std::copysign(std::sqrt(square), sum);
 }
 
-// A real harmonic is a sum of one or two complex ones, each times i^turns and, where m is not 0,
+// A real harmonic is a sum of one or two complex ones, each times i^turns and, if m is not 0,
 // 1/sqrt(2).
 struct ComplexParts {
     struct {

@@ -10,7 +10,7 @@ namespace mdcg {
 
 namespace {
 
-// Nodes of a group, which a thread evaluates at once: few enough for its caches.
+// Nodes of a group that a thread evaluates at once: few enough for its caches.
 constexpr std::int64_t JOINED_NODES = 48;
 
 }  // namespace

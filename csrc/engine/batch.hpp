@@ -11,7 +11,7 @@
 
 namespace mdcg {
 
-// The results that are wanted; others have null pointers and are not computed. `size` is not used.
+// The results that are wanted. Those with null pointers are not computed. `size` is not used.
 using Results = mdcg_results;
 
 // Systems without ghosts, each open or periodic, that do not interact. System s has the nodes
@@ -43,7 +43,7 @@ struct Batch {
 // Throws EngineError if first_node decreases or a type is out of range.
 void check_batch(const Batch& batch, int num_types);
 
-// The results of one system, as part of those of a batch, which have a row of energy and virial for
+// The part of a batch's results that belongs to one system. A batch has an energy and a virial for
 // each system.
 Results results_of(const Results& results, const Batch& batch, std::int64_t system,
                    int descriptor_width);
@@ -71,8 +71,8 @@ public:
     void join(const Batch& batch, std::int64_t first, std::int64_t end, int threads);
     // The joined system, valid until the next call of join().
     System system() const;
-    // What an evaluation of system() must compute for `results` of the batch: rows of nodes are
-    // written to their place there, energies and virials of systems are summed by store().
+    // What an evaluation of system() must compute for `results` of the batch. The evaluation writes
+    // rows of nodes there; store() sums energies and virials of systems.
     Results wanted(const Results& results, int descriptor_width);
     void store(const Results& results) const;
 

@@ -42,7 +42,7 @@ using mdcg::ErrorKind;
 thread_local mdcg::Sentence last_sentence("");
 thread_local std::string last_error, last_error_about, printable_text;
 
-// Keeps a sentence for mdcg_last_error, which is empty if memory runs out.
+// Keeps a sentence for mdcg_last_error, or an empty text if memory runs out.
 template <typename Text>
 void keep(const Text& sentence) noexcept {
     try {
@@ -106,8 +106,8 @@ void need_count(std::int64_t count, const char* what) {
         bad_argument(std::string(what) + " is " + std::to_string(count) + ", expected 0 or more");
 }
 
-// Copies a caller's struct. If its header is newer, fields that this library does not know must be
-// 0.
+// Copies a caller's struct. If the caller has a newer header, fields that this library does not
+// know must be 0.
 template <typename Struct>
 Struct read_struct(const Struct* given, const char* name) {
     static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0);
@@ -185,7 +185,7 @@ private:
     mdcg_communicator communicator_;
 };
 
-// That the blocks of peers fit `sent` and the ghosts is checked with the edges (cuda/ghosts.cpp).
+// cuda/ghosts.cpp checks, with the edges, that the blocks of the peers cover `sent` and the ghosts.
 void check_peers(const mdcg_communicator& communicator) {
     need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     need_count(communicator.num_peers, "communicator.num_peers");
@@ -447,7 +447,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_node = given.copy_node;
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
-        // numbers that differ from those of the model's list stand for a new list
+        // Numbers that differ from the numbers of the model's list mean a new list.
         const mdcg::ListNumbers& held = model->evaluator.list();
         if (given.list != nullptr && given.list->edges == held.edges)
             inner.list = {held.edges, given.list->shifts == held.shifts ? held.shifts : 0};

@@ -45,7 +45,7 @@ public:
         return out;
     }
 
-    // Returns this sentence behind the text `before`, with `first` added to the numbers of nodes.
+    // Returns `before` followed by this sentence, with `first` added to the numbers of nodes.
     Sentence moved(const std::string& before, std::int64_t first) const {
         Sentence found = *this;
         found.text_ = before + text_;

@@ -26,11 +26,11 @@ namespace mdcg {
 
 namespace {
 
-// All threads share the evaluation of a group of systems with at least so many nodes.
+// All threads share the evaluation of a group of systems that has at least this many nodes.
 constexpr std::int64_t NODES_FOR_THREADS = 512;
 
-// Throws EngineError where a text is not "" or a name of the package's precision: "fp32" or
-// "float32", "fp64" or "float64".
+// Throws EngineError unless `text` is empty or names the package's precision: "fp32" or "float32",
+// "fp64" or "float64".
 void check_precision(const std::string& text, const Package& package) {
     if (text == "tf32" || text == "bf16")
         bad_argument("precision is '" + text +
@@ -84,7 +84,7 @@ void Evaluator::set_threads(int threads) {
 
 void Evaluator::prepare() {
     if (prepared_) return;
-    model_->set_threads(1);  // an empty system has no work for more
+    model_->set_threads(1);  // an empty system has no work for more threads
     try {
         model_->evaluate(System{}, nullptr, Results{});
     } catch (...) {

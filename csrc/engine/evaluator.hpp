@@ -17,7 +17,7 @@ struct EvaluatorOptions {
     std::string kernels = "auto";      // or "generic", "generated", the name of a file
     int threads = 0;                   // 0: OpenMP's own choice
     double skin = 1;                   // Å, of lists made from a cell
-    std::string precision = {};        // empty, or that of the package: "fp32", "fp64"
+    std::string precision = {};        // "fp32" or "fp64" as in the package, or empty
     DispersionChoice dispersion = {};  // if it has a functional, replaces the network
 };
 
@@ -32,7 +32,7 @@ public:
     const std::shared_ptr<const Package>& file() const { return file_; }
     const Model& model() const { return *model_; }
     void set_threads(int threads);
-    // Loads the kernels, which otherwise the first evaluation does.
+    // Loads the kernels; otherwise the first evaluation loads them.
     void prepare();
 
     void evaluate(const System& system, Communicator* communicator, const Results& results);
@@ -65,7 +65,7 @@ private:
         return neighbors_ != nullptr && list().edges != 0 &&
                list().edges == neighbors_->numbers().edges;
     }
-    // Throws EngineError if the network cannot compute them.
+    // Throws EngineError if the network cannot compute the results that are wanted.
     void check(const Results& results) const;
 
     std::shared_ptr<const Package> file_;

@@ -63,7 +63,7 @@ template class Worker<double>;
 
 template <typename T>
 void Executor<T>::reserve(const Graph& graph, const BufferPlan& plan, int threads) {
-    // with room for more nodes where it grows, because the number of ghosts changes between steps
+    // Growing buffers get room for more nodes, because the number of ghosts changes between steps.
     const auto grow = [](Arena& arena, std::int64_t width, std::int64_t rows) {
         const std::size_t wanted = size(width * rows) * sizeof(T);
         if (wanted > arena.bytes()) arena.reserve(wanted + (arena.bytes() > 0 ? wanted / 8 : 0));
@@ -144,8 +144,8 @@ void Executor<T>::run(const Graph& graph, const Points* points, Communicator* co
     for (const Stage& stage : program_.forward_stages)
         run_stage(stage, false, graph, descriptors, threads);
     if (with_gradient) {
-        // of at least one item, because operations see a backward pass by a pointer that is not
-        // null
+        // At least one item, because a pointer that is not null tells operations that there is a
+        // backward pass.
         edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
         share(threads, 3 * graph.num_edges, [&](std::int64_t i, int) { gradient[i] = T(0); });
@@ -248,14 +248,15 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 template <typename T>
 void Executor<T>::add_point_forces(std::int64_t node, std::int64_t to, double* forces,
                                    double* virials) const {
-    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};  // of xx yy zz xy xz yz
+    static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};  // xx yy zz xy xz yz
     for (std::int64_t d = 0; forces != nullptr && d < 3; ++d)
         forces[3 * to + d] += point_forces_[size(3 * node + d)];
     for (std::int64_t i = 0; virials != nullptr && i < 9; ++i)
         virials[9 * to + i] += point_virials_[size(6 * node) + PART[i]];
 }
 
-// Every node sums the edges that it receives, then those that it sends, in the order of the graph.
+// Each node sums first the edges that it receives, then the edges that it sends, in the order of
+// the graph.
 template <typename T>
 void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, int threads) const {
     const std::int64_t step = graph.nodes_per_block;
@@ -268,7 +269,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
                 for (int d = 0; d < 3; ++d) forces[3 * to + d] -= sign * static_cast<double>(g[d]);
             if (virials == nullptr) return;
             const double* v = &graph.vec[size(3 * e)];
-            // symmetrised, as the antisymmetric part vanishes in the sum over all nodes
+            // only the symmetric part: the rest vanishes in the sum over all nodes
             for (int c = 0; c < 3; ++c)
                 for (int d = 0; d < 3; ++d)
                     virials[9 * to + 3 * c + d] -= 0.25 * (v[c] * static_cast<double>(g[d]) +

@@ -14,14 +14,14 @@
 
 namespace mdcg {
 
-// Memory in large pages, which is kept until more is needed.
+// A buffer in large pages, which is kept until more memory is needed.
 class Arena {
 public:
     Arena() = default;
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
     ~Arena();
-    // At least `bytes`; contents are lost where it grows. Throws std::bad_alloc.
+    // Returns at least `bytes`; contents are lost if the buffer grows. Throws std::bad_alloc.
     char* reserve(std::size_t bytes);
     char* data() const { return data_; }
     std::size_t bytes() const { return bytes_; }
@@ -65,7 +65,7 @@ protected:
         place(plan.values, rows.values);
         place(plan.gradients, rows.gradients);
     }
-    // Runs one operation of a stage for those of the given nodes that it applies to.
+    // Runs one operation of a stage for the given nodes, as far as the operation applies to them.
     template <typename OpWorker, typename Edges>
     void run_op(const Stage& stage, int number, bool backward, OpWorker& worker, Range nodes,
                 const Edges& edges) const {
@@ -102,8 +102,8 @@ public:
              bool with_gradient, const double* energy_weights, double* descriptors, int threads);
 
     const std::vector<double>& energies() const { return energies_; }  // [num_local]
-    // Computes forces [num_nodes][3] and virials [num_nodes][9] from the gradients of edges; each
-    // of the two atoms has half the virial of an edge. Null: not wanted.
+    // Computes forces [num_nodes][3] and virials [num_nodes][9] from the gradients of edges. Each
+    // atom of an edge gets half of its virial. Null: not wanted.
     void assemble(const Graph& graph, double* forces, double* virials, int threads) const;
 
     std::size_t bytes() const;

@@ -62,7 +62,7 @@ void sort_nodes(const double* positions, std::int64_t begin, std::int64_t end, d
         }
     double scale[3];
     for (int d = 0; d < 3; ++d) scale[d] = 1.0 / std::max(cell, (high[d] - low[d]) / 1023.0);
-    // the key in the upper 30 bits, the number in the lower 32
+    // the position on the curve in the upper 30 bits, the node's number in the lower 32
     keys.resize(size(end - begin));
     for (std::int64_t n = begin; n < end; ++n) {
         std::uint64_t key = 0;
@@ -96,7 +96,7 @@ void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_type
                           {n}});
 }
 
-// Checks a system, and sorts its edges if the list is new. Returns whether it is.
+// Checks a system, and sorts its edges if the list is new. Returns whether the list is new.
 bool Graph::take(const System& system, double r_max, int num_types, std::int64_t block,
                  bool reorder) {
     check_sizes(system);
@@ -267,7 +267,7 @@ void Graph::filter(const System& system, double r_max, int threads) {
         std::int64_t at = row_ptr[size(r)];
         for (std::int64_t i = all_row_ptr_[size(r)]; i < all_row_ptr_[size(r) + 1]; ++i) {
             double v[3];
-            if (!(vector(i, r, v) <= limit)) {  // as counted above, also where it is not a number
+            if (!(vector(i, r, v) <= limit)) {  // the same test as above, also for NaN
                 kept_[size(i)] = -1;
                 continue;
             }

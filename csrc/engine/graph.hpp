@@ -18,17 +18,17 @@ struct System {
     const std::int32_t* sender = nullptr;    // [num_edges]
     const std::int32_t* receiver = nullptr;  // [num_edges] < num_local
     const double* shifts = nullptr;          // [num_edges][3] Å; null: none, or see images
-    // The model does not read edges or shifts again if it holds those with these numbers.
+    // The model does not read edges or shifts again if it holds a list with these numbers.
     ListNumbers list;
-    bool same_edges = false, same_shifts = false;  // whether it does; set by Model::evaluate
+    bool same_edges = false, same_shifts = false;  // it holds them; set by Model::evaluate
     // The reverse of each edge between local nodes is also there, with the opposite vector.
     bool reversed = false;
     // Instead of shifts: edge e has the shift image_shifts[images[e]].
     const std::int32_t* images = nullptr;  // [num_edges] < num_images
     std::int64_t num_images = 0;
     const double* image_shifts = nullptr;  // [num_images][3] Å
-    // A device shall find the edges: pairs of a local node with any node or copy of a node that are
-    // not longer than r_max and the skin. Copy c is at the position of copy_node[c] minus
+    // A device finds the edges: pairs of a local node with any node or copy of a node that are not
+    // longer than r_max plus the skin. Copy c is at the position of copy_node[c] minus
     // image_shifts[copy_image[c]]; the first row of image_shifts is zero.
     bool make_edges = false;
     double skin = 0;  // Å
@@ -63,8 +63,8 @@ void check_range(const std::int32_t* index, std::int64_t count, std::int64_t lim
 // Throws EngineError naming the first type that is out of range.
 void check_types(const std::int32_t* types, std::int64_t num_nodes, int num_types);
 
-// The edges of a system. Nodes get new numbers, so that neighbours are close in memory (see
-// `node`), and all members use these. Local nodes stay before ghosts.
+// The edges of a system. Nodes get new numbers, so that neighbours are close in memory; all members
+// use the new numbers, and `node` maps them to the given ones. Local nodes stay before ghosts.
 //
 // The edges of a list with a skin are sorted once. Every update keeps those not longer than r_max,
 // in the same order.
@@ -87,13 +87,13 @@ struct Graph {
 
     std::int64_t num_blocks() const { return static_cast<std::int64_t>(block_ptr.size()) - 1; }
 
-    // Takes the edges of a system; with `reorder` nodes get new numbers. Throws EngineError naming
-    // the first index out of range. Allocates no memory unless a size grows.
+    // Takes the edges of a system. Nodes keep their numbers unless `reorder`. Throws EngineError
+    // that names the first index out of range. Allocates no memory unless a size grows.
     void update(const System& system, double r_max, int num_types, std::int64_t nodes_per_block,
                 bool reorder, int threads);
 
     // For devices, which keep all edges and have no blocks: updates only the order and the types.
-    // Returns whether any of these has changed.
+    // Returns whether the order or a type has changed.
     bool update_order(const System& system, double r_max, int num_types, bool reorder);
     // For a list that a device has made: there are no edges here, and the device sets `node`.
     void forget_edges(std::int64_t local, std::int64_t nodes, std::int64_t edges);
@@ -118,9 +118,9 @@ private:
     void filter(const System& system, double r_max, int threads);
 
     // All edges of the list, skin included.
-    std::vector<std::int32_t> new_number_;  // [num_nodes] of the nodes of the system
+    std::vector<std::int32_t> new_number_;                   // [num_nodes] by number in the system
     std::vector<std::int64_t> all_row_ptr_, all_block_ptr_;  // [num_local + 1], [num_blocks + 1]
-    std::int64_t num_images_ = -1;              // images were checked to be less; -1: not checked
+    std::int64_t num_images_ = -1;              // images are below this number; -1: not checked
     bool shifted_ = false;                      // whether the list had shifts
     bool ordered_ = false;                      // whether the lists below are complete
     std::vector<std::int32_t> all_edge_;        // by receiver: number in the system

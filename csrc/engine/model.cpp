@@ -67,8 +67,8 @@ protected:
     }
 
 private:
-    // Small blocks, so that small systems have work for many threads. Results depend on the blocks,
-    // so these must not depend on the number of threads.
+    // Blocks are small, so that small systems have work for many threads. Results depend on the
+    // blocks, so the size must not depend on the number of threads.
     static std::int64_t nodes_per_block(std::int64_t nodes) { return nodes < 1024 ? 16 : 32; }
 
     template <typename FindPoints>
@@ -82,7 +82,7 @@ private:
             prepared_ = true;
         }
         clock.lap();
-        // communicators and points use the numbers of the system
+        // communicators and points use the system's own numbers of nodes
         const bool reorder = communicator == nullptr && !program_.reads_points;
         if (program_.reads_points) system.same_edges = false;  // there are no edges
         graph_.update(system, info_.r_max, info_.num_types(), nodes_per_block(system.num_local),
@@ -126,7 +126,7 @@ private:
     Executor<T> executor_;
     KernelStore kernels_;
     bool prepared_ = false;
-    Points points_;  // where the program reads them
+    Points points_;  // if the program reads them
     std::vector<double> virials_;
 };
 

@@ -40,10 +40,10 @@ public:
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
 
     void evaluate(System system, Communicator* communicator, const Results& results);
-    // Evaluates a system whose edges the model finds itself. Returns false, and evaluates nothing,
-    // if the model cannot do that. Also throws GeometryError.
+    // Evaluates a system whose edges the model finds itself. Returns false, without evaluating, if
+    // the model cannot find edges. Also throws GeometryError.
     bool evaluate_cell(const CellSystem& system, const Results& results);
-    // The same for many systems; results have a row of energy and virial for each.
+    // The same for many systems; results have an energy and a virial for each system.
     bool evaluate_batch(const Batch& batch, const Results& results);
     // The list that the model holds; zeros if it holds none, as after a failure, a batch, or an
     // evaluation of a cell on a device.
@@ -93,8 +93,7 @@ protected:
     [[noreturn]] static void refuse_edges() {
         bad_argument("the network finds distant neighbours itself, expected make_edges");
     }
-    // These throw EngineError: if ghosts would stay without features, and if results are not
-    // finite.
+    // These throw EngineError if ghosts would have no features, or if results are not finite.
     void check_ghosts(const System& system, const Communicator* communicator) const;
     static void check_energy(double energy);
     void check_finite(const Results& results) const;

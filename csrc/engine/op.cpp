@@ -83,7 +83,7 @@ std::string irreps_text(const Rows& rows) {
     return text;
 }
 
-// Made before the first registration, whatever the order of the objects.
+// A local static exists before the first registration, in whatever order global objects are made.
 std::map<std::string, OpType>& op_types() {
     static std::map<std::string, OpType> types;
     return types;

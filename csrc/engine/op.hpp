@@ -27,25 +27,26 @@ struct Operand {
     // The backward pass gives local nodes their whole gradient, and ghosts none.
     bool whole_gradient = false;
     // Set by the program:
-    bool needs_gradient = false;  // does it depend on positions
-    // Of an input, backward: add to the rows of its gradient, which an operation before has
-    // written. Rows of ghosts are always added to: the executor zeroes them once, before the first
-    // that adds. Of an output, forward: add to its rows, which an operation before has written.
+    bool needs_gradient = false;  // the value depends on positions
+    // Inputs: the backward pass adds to the rows of the gradient, which an earlier operation has
+    // written. It always adds to rows of ghosts: the executor zeroes them before the first
+    // operation that adds. Outputs: the forward pass adds to the rows, which an earlier operation
+    // has written.
     bool accumulate = false;
     bool present() const { return id >= 0; }
 };
 
 // What a pass of an operation iterates over.
 enum class IterationSpace {
-    nodes,          // the rows of a range of nodes, nothing else
+    nodes,          // the rows of a range of nodes
     receivers,      // edges of a range of receivers; forward: inputs exist for all nodes
-    sender_blocks,  // edges of the senders of one block of the graph, number begin /
-                    // graph->nodes_per_block; backward: gradients of outputs exist for all nodes
+    sender_blocks,  // edges of the senders of block number begin / graph->nodes_per_block;
+                    // backward: gradients of outputs exist for all nodes
     all_edges,      // backward: both ends get gradients; one call for all local nodes
     exchange,       // rows of ghosts: one call for all local nodes, on all ranks together
     points,         // atoms within a long cutoff, without edges: one call for all local nodes
 };
-// Are all nodes passed to one call, on one thread of a CPU.
+// Whether all nodes are passed to one call, which runs on one thread of a CPU.
 inline bool is_single_call(IterationSpace space) { return space >= IterationSpace::all_edges; }
 
 // One entry of "layers", with the values that it may name.
@@ -53,7 +54,7 @@ struct LayerEntry {
     Fields fields;
     const ModelInfo& info;
     const std::map<std::string, Operand>& values;
-    int index = 0;  // of the entry
+    int index = 0;  // index of the entry
 
     // The value that a field names. Throws EngineError.
     Operand operand(const Fields& from, const char* key) const {
@@ -62,10 +63,10 @@ struct LayerEntry {
     Operand operand(const Fields& from, const char* key, const std::string& name) const;
 };
 
-// What an operation computes that has a generated kernel.
+// The size of an operation that has a generated kernel.
 struct KernelSize {
     std::int64_t terms = 0;  // entries of 3j symbols, or products of polynomials
-    std::int64_t text = 0;   // characters of the kernel for CPUs, about; those of devices have more
+    std::int64_t text = 0;   // about the characters of the kernel for CPUs; GPUs need more
     std::string key;         // operations with equal keys share kernels
 };
 
@@ -77,14 +78,14 @@ public:
     OpSpec& operator=(const OpSpec&) = delete;
     virtual ~OpSpec() = default;
 
-    // Asked once gradients are known.
+    // Called once it is known which values have gradients.
     virtual IterationSpace backward_space() const { return forward_space; }
-    // Does it end in the energy, in place of a value.
+    // Whether it adds to the energy instead of writing a value.
     bool gives_energy() const {
         return outputs.empty() && forward_space != IterationSpace::exchange;
     }
     bool reads_points() const { return forward_space == IterationSpace::points; }
-    // Does it see the positions itself.
+    // Whether it reads positions itself.
     bool reads_positions() const {
         return forward_space == IterationSpace::receivers || reads_points();
     }
@@ -93,14 +94,14 @@ public:
 
     Fields fields;
     std::string type, name;  // the name is for reports and errors
-    int index;               // of its entry in "layers"
+    int index;               // index of its entry in "layers"
     int num_types;
     int align;  // items that 64 bytes hold
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
     bool is_sum = false;                  // its output is the sum of its inputs
     bool can_add = false;                 // it heeds Operand::accumulate of its single output
-    std::deque<Operand> inputs, outputs;  // addresses of operands stay
+    std::deque<Operand> inputs, outputs;  // a deque, so that addresses of operands stay valid
     // The next operation, if it is the only reader of this one's single output; set for operations
     // without inputs. This operation may then write the next one's result and read its gradient:
     // the buffer plan keeps both for it.
@@ -113,11 +114,11 @@ protected:
     Operand& output(const char* key);
 
     void expect_same_irreps(const Operand& x, const Operand& out) const;
-    // The problem of generated kernels is of the dtype of the package.
+    // Checks that the problem of a generated kernel has the dtype of the package.
     void expect_same_dtype(const Fields& problem) const;
-    // The number of a block, checked.
+    // The number of a block of an operand, as a field gives it.
     static std::size_t block_index(const Fields& from, const char* key, const Operand& operand);
-    // A tensor of one number, or of one for each type.
+    // A tensor of one number, or of one number for each type.
     const Tensor& one_or_by_type(const char* key, Content content = Content::weights) const;
 
     const LayerEntry& entry;  // inside constructors only

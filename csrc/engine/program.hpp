@@ -18,16 +18,16 @@ inline std::size_t at(int number) { return size(number); }
 
 // Operations that a thread runs one after the other on a chunk of nodes.
 struct Stage {
-    IterationSpace space = IterationSpace::nodes;  // of the chunks; see rows()
-    bool over_ghosts = false;  // forward: ghosts too, for values that depend on types alone
-    std::size_t number = 0;    // among the stages of both passes, those of the backward pass last
+    IterationSpace space = IterationSpace::nodes;  // what the chunks divide; see rows()
+    bool over_ghosts = false;  // forward: it runs for ghosts too; values depend on types alone
+    std::size_t number = 0;    // among the stages of both passes, forward stages first
     std::vector<int> ops;      // in order of execution
-    // Backward: values whose gradients of ghosts are first written in this stage. The executor
-    // zeroes these rows before the stage, and operations add to them until the exchange reads them.
+    // Backward: values whose gradients at ghosts are first written in this stage. The executor
+    // zeroes these rows before the stage; operations add to them until the exchange reads them.
     std::vector<int> zeroed;
 
     bool exchanges() const { return space == IterationSpace::exchange; }
-    // The number of nodes for which an operation of the given space is called.
+    // The number of nodes for which an operation with iteration space `of` is called.
     std::int64_t rows(IterationSpace of, std::int64_t num_local, std::int64_t num_nodes) const {
         return over_ghosts || of == IterationSpace::sender_blocks ? num_nodes : num_local;
     }
@@ -109,7 +109,7 @@ public:
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;
-    bool reads_points = false;  // Points instead of edges
+    bool reads_points = false;  // operations read Points instead of edges
     Budget budget;
     std::int64_t kernel_text = 0;  // approximate characters of all generated kernels
     std::string kernel_refusal;    // a sentence: why kernels are not generated; empty if they are

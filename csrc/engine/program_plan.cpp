@@ -61,7 +61,7 @@ std::int64_t arrange(std::vector<Interval> intervals, BufferPlan& plan,
 // soon as its gradients are complete, so that it can overlap with operations on edges.
 void Program::find_backward_order() {
     const int count = narrow(static_cast<std::int64_t>(ops.size()));
-    // for each operation, those whose backward pass must come first
+    // for each operation: the operations whose backward pass must come first
     std::vector<std::set<int>> must_precede(ops.size());
     for (const Value& value : values) {
         for (const int reader : value.readers) {
@@ -76,7 +76,7 @@ void Program::find_backward_order() {
         for (int i = 0; i + 1 < count; ++i) must_precede[at(i)].insert(i + 1);
     std::vector<std::vector<int>> later(ops.size());
     std::vector<std::size_t> missing(ops.size());
-    std::set<std::pair<bool, int>> ready;  // (is it on nodes, number): the largest is taken next
+    std::set<std::pair<bool, int>> ready;  // (runs on nodes, number): the largest comes next
     const auto make_ready = [&](int i) {
         ready.emplace(ops[at(i)]->forward_space == IterationSpace::nodes, i);
     };
@@ -150,7 +150,7 @@ void Program::group_backward() {
 std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, int earliest,
                                               bool backward, bool beside) const {
     std::vector<Window> found(ops.size());
-    std::set<int> used, edges;  // stages; those of operations on edges
+    std::set<int> used, edges;  // all stages, and the stages of operations on edges
     const auto on_nodes = [&](std::size_t i) {
         return beside && ops[i]->forward_space == IterationSpace::nodes;
     };
@@ -243,7 +243,7 @@ BufferPlan Program::plan(PlanKind kind) {
         const Value& value = values[at(id)];
         if (value.writers.empty()) continue;
         const std::int64_t width = value.rows.width;
-        // the operation before may write this value and read its gradient: see only_reader
+        // the previous operation may write this value and read its gradient: see only_reader
         const int last_writer = value.last_writer();
         int first = value.writers.front();
         if (first > 0 && ops[at(first - 1)]->only_reader == ops[at(first)].get()) --first;
@@ -264,7 +264,7 @@ BufferPlan Program::plan(PlanKind kind) {
         add(plan.values[at(id)], stages, steps, global, ghosts);
 
         if (!with_gradient || !value.has_gradient) continue;
-        std::vector<int> users = value.writers;  // of the gradient, in the backward pass
+        std::vector<int> users = value.writers;  // users of the gradient in the backward pass
         if (first != users.front()) users.push_back(first);
         users.erase(std::remove_if(users.begin(), users.end(),
                                    [&](int i) { return back_stage_of[at(i)] < 0; }),

@@ -24,7 +24,7 @@ struct Block {
     int dim() const { return 2 * l + 1; }
 };
 
-// One row per node. Padding items are zero, always.
+// The layout of rows, one per node. Padding items are always zero.
 struct Rows {
     std::vector<Block> blocks;
     int width = 0;     // items, padding included: a multiple of 64 bytes

@@ -1,5 +1,5 @@
-// Activations and their slopes, of a number or of a vector of numbers, whose exponential(V) and
-// log_of_1_plus(V) the including file declares before.
+// Activations and their slopes for a number or a vector of numbers. The including file declares
+// exponential(V) and log_of_1_plus(V) before.
 #pragma once
 
 #include "kernels/types.hpp"

@@ -2,7 +2,7 @@
 #include "kernels/common.cuh"
 #include "kernels/wraps.cuh"
 
-// No image: three zeros of 10 bits.
+// The shift by no cell: three zeros of 10 bits each, each plus 512.
 constexpr int CENTER = 512 << 20 | 512 << 10 | 512;
 
 // Bins are numbered in blocks of 4 x 4 x 4, so that atoms next to each other have near numbers.
@@ -56,7 +56,7 @@ INLINE void place_point(const CellArguments& p, Long i) {
         p.places[3 * i + k] = unwrapped(p.given[from + k], p.given_wraps + from, p.cell, k);
 }
 
-// Where the points of each bin begin, and where sorted points are.
+// Writes where the points of each bin begin, and the positions of the sorted points.
 extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
     const Long i = thread_number();
     if (i < p.num_points) place_point(p, i);
@@ -72,17 +72,17 @@ extern "C" __global__ void __launch_bounds__(256) place_points(const CellArgumen
     p.bin_ptr[i] = int(low);
 }
 
-// Numbers nodes. A warp divides points that follow each other in the order of bins into groups. A
-// group begins with the first point that has no node yet. Then the point is added whose squared
-// distances from the points of the group have the least sum, until the group is full. Periodic
-// images do not count. Nodes without groups are in the order of bins.
+// Numbers nodes. A warp divides GROUPED_POINTS neighbouring points, in the order of bins, into
+// groups. A group begins with the first point that has no node yet. Then the point whose squared
+// distances from the points of the group have the smallest sum is added, until the group is full.
+// Distances ignore periodic images. If no groups are wanted, nodes are in the order of bins.
 extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArguments p) {
     constexpr int OWN = GROUPED_POINTS / 32;  // points of a lane
     const int lane = threadIdx.x;
     const Long first = Long(blockIdx.x) * GROUPED_POINTS;
     const int count = int(min(Long(GROUPED_POINTS), p.num_points - first));
     float at[OWN][3], square[OWN] = {};  // sums of squared distances from the group, Å^2
-    int number[OWN];                     // of its node; -1: none yet
+    int number[OWN];                     // number of its node; -1: none yet
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
         const int point = 32 * i + lane;
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
     }
 }
 
-// The bin of the stencil that a lane looks at, and the cell it is in.
+// The bin of the stencil that a lane searches, and the shift of the cell it is in.
 struct Bin {
     int first, end, image;
     double shift[3];
@@ -155,7 +155,7 @@ INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
     const int bin = number_of_bin(p, where);
     found.first = p.bin_ptr[bin];
     found.end = p.bin_ptr[bin + 1];
-    // added to the receiver less the sender
+    // the shift that is added to pos[receiver] - pos[sender]
     found.image = (512 - cells[0]) << 20 | (512 - cells[1]) << 10 | (512 - cells[2]);
 #pragma unroll
     for (int k = 0; k < 3; ++k)
@@ -164,8 +164,8 @@ INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
     return found;
 }
 
-// Points around a receiver, by a warp: each lane has a bin, and looks at 32 points of it at once.
-// Products are summed by fma alone, so that counting and writing agree to the last bit.
+// A warp finds the points around a receiver: each lane has a bin, and searches 32 of its points at
+// a time. Products are summed by fma alone, so that counting and writing agree to the last bit.
 template <bool WRITE>
 INLINE void search(const CellArguments& p, int receiver, int lane) {
     const int given = p.sorted[receiver];

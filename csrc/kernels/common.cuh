@@ -6,7 +6,7 @@ using namespace mdcg;
 
 #define INLINE __device__ __forceinline__
 
-// Length of an edge that is not shorter than r_max, Å: longer than any cutoff.
+// Length that stands for all edges not shorter than r_max, Å: longer than any cutoff.
 constexpr double DEAD = 1e3;
 
 typedef PackOf<T> Pack;

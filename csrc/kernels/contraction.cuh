@@ -1,9 +1,9 @@
 // A pass of a symmetric contraction: its value, its gradients, or the gradients of these. A thread
 // takes a channel of a node, a warp 32 channels.
 //
-// R is a struct of constants, and POLYNOMIALS one of a function, which
-// mdcg/codegen/contraction/cuda.py prints: POLYNOMIALS::add is straight-line code that evaluates
-// all polynomials, where common factors are found once, and adds to the results.
+// mdcg/codegen/contraction/cuda.py prints R, a struct of constants, and POLYNOMIALS, a struct whose
+// function `add` is straight-line code: it evaluates all polynomials, with each common factor
+// computed once, and adds to the results.
 #pragma once
 #include "kernels/static_loops.cuh"
 #include "kernels/vectors.cuh"
@@ -16,7 +16,7 @@ struct Arguments {
     const int* __restrict__ types;  // [n_rows] set of each node, if BY_TYPE
     const T* __restrict__ x;        // [n_rows * CHANNELS * DIM_IN] features
     const T* __restrict__ w;        // [n_types * COEFFICIENTS * CHANNELS]; else a row of each node
-    const T* __restrict__ y;        // [n_rows * n_types] parts of the sets in each node, if MIXED
+    const T* __restrict__ y;        // [n_rows * n_types] share of each set in a node, if MIXED
     const T* __restrict__ g;        // [n_rows * CHANNELS * DIM_OUT] gradient of out
     T* __restrict__ out;            // [n_rows * CHANNELS * DIM_OUT]
     T* __restrict__ dx;             // [n_rows * CHANNELS * DIM_IN]
@@ -37,8 +37,8 @@ struct Coefficients {
     MDCG_MEMBER T operator[](int r) const { return first[r * stride]; }
 };
 
-// Gradients of the coefficients of one channel. Those that one group of polynomials completes are
-// stored at once, others are summed first.
+// Gradients of the coefficients of one channel. A gradient that one group of polynomials completes
+// is stored at once; the others are summed first.
 template <typename R>
 struct CoefficientGradients {
     T* first;
@@ -47,7 +47,7 @@ struct CoefficientGradients {
     MDCG_MEMBER T& operator[](int r) { return sums[r]; }
 };
 
-// Returns the set that a node is of, or -1 for a mixture; all lanes of a warp together.
+// Returns the set that a node has, or -1 for a mixture. All lanes of a warp call this together.
 MDCG_INLINE int only_set(const T* y, int n_types, int lane) {
     int found = 0, count = 0;
     bool mixed = false;
@@ -74,7 +74,7 @@ static __device__ __noinline__ void mix(const T* y, int n_types, const T* w, T* 
     }
 }
 
-// Returns the coefficients of channel u of node n. `mixed` is the thread's own memory.
+// Returns the coefficients of channel u of node n. `mixed` holds them if the node mixes sets.
 template <typename R>
 MDCG_INLINE Coefficients coefficients_of(const Arguments& p, const T* w, T* mixed, Long n, int u,
                                          int set) {

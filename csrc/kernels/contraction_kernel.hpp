@@ -1,4 +1,4 @@
-// What a generated kernel of a symmetric contraction gets; its text contains this file.
+// Arguments of generated kernels of symmetric contractions for CPUs, whose text contains this file.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace mdcg {
 
 constexpr std::int64_t MDCG_CONTRACTION_ABI = 1;
 
-// Rows are component-major and padded; the kernel knows widths and strides from the problem.
+// Rows are component-major and padded; widths and strides are constants of the kernel.
 template <typename T>
 struct ContractionBlock {
     std::int64_t num_nodes;

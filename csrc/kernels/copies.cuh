@@ -2,7 +2,7 @@
 #include "kernels/copies.hpp"
 #include "kernels/wraps.cuh"
 
-// The place of item i among rows of one width, in the order of the nodes.
+// Where item i, in the caller's order, is in rows of WIDTH items in the order of the nodes.
 template <int WIDTH>
 INLINE Long place_in(const CopyArguments& a, Long first, Long i) {
     const Long item = i - first;

@@ -9,7 +9,7 @@ namespace mdcg {
 // list was made. Null pointers: as they are given.
 struct PlacedNodes {
     const int* node;     // [atoms]
-    const int* wraps;    // [atoms][3] cells that an atom is away from there
+    const int* wraps;    // [atoms][3] cells by which an atom's given position is away from there
     const double* cell;  // [3][3] rows are vectors; open directions: zeros
 };
 
@@ -23,9 +23,9 @@ struct CopyArguments {
     Long num_cleared;
     int* marks;  // [num_marks]
     Long num_marks;
-    PlacedNodes placed;  // of positions
+    PlacedNodes placed;  // if numbers are positions
     // Row node[i] of the energies, forces and virials is copied to row i; null: row i. All nodes
-    // are local. The first item of each of these parts follows.
+    // are local. `energies`, `forces` and `virials` are the first item of each of these parts.
     const int* node;  // [num_nodes]
     Long num_nodes, energies, forces, virials;
 };

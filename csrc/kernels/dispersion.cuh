@@ -1,8 +1,8 @@
 // Pairs of the dispersion. Defined before: REFERENCES_USED, the largest number of references of a
-// type, and ZERO_DAMPING, false for that of Becke and Johnson.
+// type, and ZERO_DAMPING, which is false for the damping of Becke and Johnson.
 #include "kernels/each_point.cuh"
 
-// Energy of an atom; with `gradient` its force and the derivatives by its weights as well.
+// Energy of an atom; with `gradient` also its force, and the derivatives by its weights.
 template <bool gradient>
 INLINE void dispersion(const DispersionArguments<T>& a) {
     const Long node = blockIdx.x;

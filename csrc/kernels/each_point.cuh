@@ -1,5 +1,5 @@
-// Visits all atoms and images within a long cutoff of an atom. A block has an atom, its warps rows
-// of boxes, and the lanes of a warp neighbouring points.
+// Visits all atoms and images within a long cutoff of an atom. A block takes an atom, a warp a row
+// of boxes, and the lanes of the warp neighbouring points.
 #pragma once
 #include "kernels/cutoff.cuh"
 #include "kernels/points.hpp"
@@ -13,15 +13,15 @@ INLINE int box_of(const PointSet& s, int k, double at) {
     return int(fmin(fmax(box, 0.0), double(s.boxes[k] - 1)));
 }
 
-// How far a place is at least from a box along one direction.
+// Least distance of a position from a box along one direction.
 INLINE double gap(const PointSet& s, int k, int box, double at) {
     const double low = s.origin[k] + box * s.edge[k];
     return fmax(0.0, fmax(low - at, at - low - s.edge[k]));
 }
 
-// Calls body(point, v, square) for the points of a slot within the cutoff of an atom, v from the
-// point to the atom. To be called by all threads of a block: each finds the points of a row of
-// boxes, and the warps then take rows in turns.
+// Calls body(point, v, square) for the points of a slot within the cutoff of an atom; v points from
+// the point to the atom. All threads of a block must call this: each thread finds the points of one
+// row of boxes, then warps take these rows.
 template <typename Body>
 INLINE void each_point(const PointSet& s, int slot, const Vector& at, double cutoff,
                        const Body& body) {
@@ -57,7 +57,7 @@ INLINE void each_point(const PointSet& s, int slot, const Vector& at, double cut
             for (; p < last; p += 32) {
                 const Vector v = {at.x - next.x, at.y - next.y, at.z - next.z};
                 const int q = p + 32 < last ? p + 32 : p;
-                next = {s.x[q], s.y[q], s.z[q]};  // while this one is computed
+                next = {s.x[q], s.y[q], s.z[q]};  // loaded while this point is computed
                 const double square = v.x * v.x + v.y * v.y + v.z * v.z;
                 if (square <= limit && square > 0) body(p, v, square);
             }
@@ -88,7 +88,7 @@ INLINE Vector place_of(const PointSet& s, Long node) {
     return {s.x[p], s.y[p], s.z[p]};
 }
 
-// Sums of what pairs exert on an atom: slope is dE/dr / r.
+// Force and virial of an atom from its pairs; slope is dE/dr / r.
 template <typename N>
 struct ForceSum {
     N v[9] = {};  // force; xx yy zz xy xz yz of the virial

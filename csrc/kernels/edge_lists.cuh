@@ -1,7 +1,7 @@
 #include "kernels/common.cuh"
 #include "kernels/edge_lists.hpp"
 
-// A number that stands for a pair of nodes (the mixing function of SplitMix64).
+// A hash of a pair of nodes (the mixing function of SplitMix64).
 INLINE unsigned long long mixed(unsigned first, unsigned second) {
     unsigned long long x = (unsigned long long)first << 32 | second;
     x = (x + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
@@ -9,8 +9,8 @@ INLINE unsigned long long mixed(unsigned first, unsigned second) {
     return x ^ x >> 31;
 }
 
-// A warp per receiver. p.one_way becomes the sum of a number for each edge between local nodes,
-// which edges in opposite directions add with opposite signs: it stays 0 where each edge has a
+// A warp per receiver. p.one_way becomes a sum of hashes over all edges between local nodes. An
+// edge and its reverse have the same hash with opposite signs, so the sum is 0 if each edge has a
 // reverse.
 extern "C" __global__ void __launch_bounds__(256) expand_rows(const ListArguments p) {
     const Long receiver = thread_number() / 32;
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256) order_groups(const ListArgumen
             __syncthreads();  // the tile before has been read
             ((unsigned*)all)[threadIdx.x] = sender_of(tile + int(threadIdx.x));
             __syncthreads();
-            if (warp_begin >= count) continue;  // This warp has no edges in this turn.
+            if (warp_begin >= count) continue;  // this warp has no edges here
             for (int part = tile; part < min(tile + 256, count); part += 32) {
                 // an earlier edge with the same sender comes first, a later one does not
                 const unsigned bound = part < warp_begin ? own + 1 : own;
@@ -104,10 +104,10 @@ extern "C" __global__ void __launch_bounds__(256) order_groups(const ListArgumen
     }
 }
 
-// Whether an edge is in the list of its receiver's group. One edge of each pair is. All pairs
-// between two groups are in the list of the same group. Of a pair inside a group, the edge with the
-// lower receiver is listed. So the listed edges of a group that have the same sender are always the
-// ones with the lowest receivers.
+// Whether an edge is in the list of its receiver's group. One edge of each pair is listed. All
+// pairs between two groups are in the list of the same group. Inside a group, the edge with the
+// lower receiver is listed. So among the edges of a group with the same sender, those with the
+// lowest receivers are listed.
 INLINE bool listed(const ListArguments& p, int edge) {
     const int i = p.receiver[edge], j = p.sender[edge];
     if (*p.one_way != 0 || j >= p.num_local || i == j) return true;
@@ -116,8 +116,8 @@ INLINE bool listed(const ListArguments& p, int edge) {
     return ((a ^ b) & 1) != 0 ? a > b : a < b;
 }
 
-// Marks edges whose sender differs from that of the place before, and listed edges that
-// begin a row of pairs because their sender or their group differs from that of the edge before.
+// Marks edges whose sender differs from the sender of the edge before, and listed edges that begin
+// a row of pairs because their sender or their group differs from that of the edge before.
 extern "C" __global__ void __launch_bounds__(256) find_runs(const ListArguments p) {
     const Long i = thread_number();
     if (i >= p.num_edges) return;

@@ -15,16 +15,16 @@ struct ListArguments {
     int* receiver;                  // [num_edges]
     int* sender_type;               // [num_edges]
     int* receiver_type;             // [num_edges]
-    int* pairs;                     // [num_types^2] is there such an edge
+    int* pairs;                     // [num_types^2] 1: there is an edge of these types
     const unsigned* sorted_sender;  // [num_edges]
     int* sender_ptr;                // [num_nodes + 1]
     int* by_sender;                 // [num_edges]
-    // The rest is of pairs: see csrc/engine/cuda/device_edges.hpp.
+    // The rest serves pairs: see csrc/engine/cuda/device_edges.hpp.
     const int* range_edge;    // [num_ranges + 1] first edge of each range
     unsigned* range_key;      // [num_edges] range of each edge of by_sender
     int* edge_of_place;       // [num_edges] edges by range, then by sender
-    int* runs;                // [num_edges + 1] does a sender begin; then how many before
-    int* row_runs;            // [num_edges + 1] does a row begin; then how many before
+    int* runs;                // [num_edges + 1] 1: a sender begins; then the number before
+    int* row_runs;            // [num_edges + 1] 1: a row begins; then the number before
     int* range_first_sender;  // [num_ranges + 1]
     int* range_first_row;     // [num_ranges + 1]
     int* range_sender;        // [senders]

@@ -7,9 +7,9 @@
 typedef TableColumn<DEGREE, T> Column;
 
 struct SummedEdge {
-    double cut, cut_slope;  // outside of the activation; 0: not shorter than the r_max of its types
+    double cut, cut_slope;  // cutoff of the output; 0: not shorter than the r_max of its types
     Long edge, row;         // row: of the table
-    T z;                    // place in the interval
+    T z;                    // position within the interval
     double by_length;       // derivative of z
 };
 
@@ -32,7 +32,7 @@ INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long receiver, Long numb
     return found;
 }
 
-// act(s) of an output, and its derivative by the length.
+// Activated output number o of an edge, and its derivative by the length.
 INLINE double output(const EdgeSumArguments<T>& p, const SummedEdge& e, Long o, double& slope) {
     T value, by_z;
     const auto item = [&](int i) {
@@ -47,7 +47,7 @@ INLINE double output(const EdgeSumArguments<T>& p, const SummedEdge& e, Long o, 
     return found;
 }
 
-// A warp per receiver; also what pads its row.
+// A warp per receiver; it also sets the padding of the row to zero.
 extern "C" __global__ void __launch_bounds__(128) edge_sums(const EdgeSumArguments<T> p) {
     const Long receiver = thread_number() / 32;
     const int lane = threadIdx.x % 32;

@@ -18,14 +18,14 @@ struct EdgeSumArguments {
     const double* length;                // [edges] Å
     const T* unit;                       // [edges][3]
     const double* r_max;                 // [1 or num_types^2]
-    double power;                        // of the cutoff outside of the activation; 0: none
-    double sign;                         // of the unit vector against pos[receiver] - pos[sender]
-    const T* table;                      // PolynomialTable::data
-    const TableEntry* places;            // [num_types][num_types]
-    Long outputs, columns, width;        // of the sums; of a row of the table; of a row of out
-    T* out;                              // [nodes][width]
-    const T* d_out;                      // [nodes][width]
-    T* edge_gradient;                    // [edges][3]
+    double power;                        // exponent of the outputs' cutoff; 0: none
+    double sign;               // sign of the unit vector relative to pos[receiver] - pos[sender]
+    const T* table;            // PolynomialTable::data
+    const TableEntry* places;  // [num_types][num_types]
+    Long outputs, columns, width;  // number of sums; columns of the table; items of a row
+    T* out;                        // [nodes][width]
+    const T* d_out;                // [nodes][width]
+    T* edge_gradient;              // [edges][3]
 };
 static_assert(sizeof(EdgeSumArguments<float>) == 176 && sizeof(EdgeSumArguments<double>) == 176);
 

@@ -1,8 +1,8 @@
 #include "kernels/gemm_plain.cuh"
 #include "kernels/gemm_tensor.cuh"
 
-// Defined before, for each tile: unit (Plain or Tensor), rows, columns, depth, stages, rows and
-// columns of a warp, groups; and how many blocks a multiprocessor is to hold.
+// Defined before for each tile: the arguments of Tile (unit, rows, columns, depth, stages, rows and
+// columns of a warp, groups), and how many blocks a multiprocessor is to hold.
 typedef Tile<GEMM_LARGE> Large;
 extern "C" __global__ void __launch_bounds__(Large::THREADS, GEMM_LARGE_BLOCKS)
     gemm_large(const __grid_constant__ GemmProducts<T> all) {

@@ -3,16 +3,16 @@
 
 namespace mdcg {
 
-constexpr int GEMM_PRODUCTS = 16, GEMM_PARTS = 64;  // of a launch
+constexpr int GEMM_PRODUCTS = 16, GEMM_PARTS = 64;  // largest numbers of a launch
 
-// A part of the shared dimension: items of a's rows, from `at` and `step` items from component to
-// component, and rows of b from `row`.
+// A part of the shared dimension: `depth` items of a's rows from `at` on, where components are
+// `step` items apart, and `depth` rows of b from `row` on.
 struct GemmPart {
     int at, step, depth, row;
 };
 static_assert(sizeof(GemmPart) == 16);
 
-// Row r, counted in components: component r % batch of node r / batch, or of that place in a list.
+// Row r is component r % batch of node r / batch, or of node list[r / batch].
 template <typename T>
 struct GemmProduct {
     const T* a;       // [nodes][a_width]
@@ -22,8 +22,8 @@ struct GemmProduct {
     const int* list;  // [nodes]; null: 0, 1, 2, ..
     const T* bias;    // [columns], added; null: none
     const int* bias_types;  // not null: bias [types][columns], by type of the node
-    int a_width, c_width;   // items from node to node
-    int c_step;             // and from component to component
+    int a_width, c_width;   // items from one node to the next
+    int c_step;             // items from one component to the next
     int batch;
     int columns;  // a multiple of 64 bytes
     int rows;

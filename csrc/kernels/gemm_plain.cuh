@@ -1,8 +1,8 @@
 #pragma once
 #include "kernels/gemm_tiles.cuh"
 
-// Multiplies with fused multiply-adds: 4 x 8 threads of a warp, each with rows 4 apart and packs of
-// columns 8 apart.
+// Multiplies with fused multiply-adds. A warp is a grid of 4 x 8 threads; the rows of a thread are
+// 4 apart, its packs of columns 8 packs apart.
 template <int M, int N>
 struct Plain {
     template <typename S>
@@ -45,7 +45,7 @@ struct Plain {
             }
         }
     }
-    // row(r) before pack(column, items) of that row
+    // Calls row(r), then put(column, items) for each pack of that row.
     template <typename Row, typename Put>
     INLINE void each(const Row& row, const Put& put) const {
 #pragma unroll

@@ -1,14 +1,14 @@
 #pragma once
 #include "kernels/gemm_tiles.cuh"
 
-// Multiplies on tensor cores, where GEMM_BITS says what: 53, double, as plain arithmetic does; 24,
-// float, each number as the sum of two in tf32.
+// Multiplies on tensor cores. GEMM_BITS 53: double, with the results of plain arithmetic;
+// GEMM_BITS 24: float, where each number is the sum of two numbers in tf32.
 #ifdef GEMM_BITS
-// A lane's numbers of the shared dimension are neighbours, and so are its columns: both may be in
-// any order, as long as both matrices agree.
+// The order of the shared dimension and of the columns is free as long as both matrices agree, so
+// each lane takes neighbouring items of both.
 
-// One instruction multiplies 16 x 8 by 8 x 8 items: of a lane four of a, at rows l / 4 and l / 4 +
-// 8 of two columns, two of b, at these two rows of column l / 4, and four of the sums.
+// One instruction multiplies 16 x 8 by 8 x 8 items. Lane l has four items of a (rows l / 4 and
+// l / 4 + 8 of two columns), two items of b (these two rows of column l / 4), and four sums.
 #if GEMM_BITS == 24
 INLINE unsigned tf32(float x) {
     unsigned bits;
@@ -19,7 +19,7 @@ INLINE unsigned tf32(float x) {
 #endif
     return bits;
 }
-// to = c + a b, of eight of the shared dimension
+// to = c + a b, for eight items of the shared dimension
 INLINE void multiply_tf32(float* to, const unsigned* a, const unsigned* b, const float* c) {
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -28,9 +28,9 @@ INLINE void multiply_tf32(float* to, const unsigned* a, const unsigned* b, const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]),
           "f"(c[2]), "f"(c[3]));
 }
-// A product of two such sums has four terms; that of both small parts is below rounding and left
-// out. Tensor cores truncate sums where plain additions round, so partial sums of sixteen products
-// are added by the latter.
+// A product of two such sums has four terms. The product of both small parts is below rounding and
+// is left out. Tensor cores truncate sums where plain additions round, so plain additions sum the
+// partial sums of sixteen products.
 struct Fragment {
     static constexpr int CHUNKS = 2;
     template <int N>
@@ -74,7 +74,7 @@ struct Fragment {
             : "d"(a), "d"(b));
     }
     static INLINE void add(double* sum, const Left& a, const Right& b) {
-#if __CUDA_ARCH__ < 900  // an instruction takes four of the shared dimension
+#if __CUDA_ARCH__ < 900  // an instruction takes four items of the shared dimension
         add_8(sum[0], sum[1], a.v[0], b.v[0]);
         add_8(sum[2], sum[3], a.v[1], b.v[0]);
         add_8(sum[0], sum[1], a.v[2], b.v[1]);
@@ -96,7 +96,7 @@ struct Tensor {
     using Copies = Slices<S>;
     typedef Fragment F;
     static constexpr int ITEMS = M * N / 32, ACROSS = N / 8;
-    static constexpr int WIDE = 8 * LANE_ITEMS;  // columns that a lane reads a pack of
+    static constexpr int WIDE = 8 * LANE_ITEMS;  // columns of which a lane reads one pack
     static_assert(M % 16 == 0 && N % WIDE == 0, "fragments");
     // lanes (l / 4, l % 4) read different banks
     static constexpr int a_stride(int depth) { return depth % 16 == 0 ? depth + 8 : depth; }
@@ -149,7 +149,7 @@ struct Tensor {
             }
         }
     }
-    // row(r) before pack(column, items) of that row
+    // Calls row(r), then put(column, items) for each pack of that row.
     template <typename Row, typename Put>
     INLINE void each(const Row& row, const Put& put) const {
 #pragma unroll

@@ -1,10 +1,9 @@
-// Products of rows and small matrices: c[row] (+)= a[row] @ b, several of them in one
-// launch. A block computes a tile of c. It walks down the shared dimension in slices of DEPTH,
-// which are copied to shared memory as they are, STAGES - 1 of them ahead of the one that is
-// multiplied.
+// Products of rows and small matrices: c[row] (+)= a[row] @ b, several of them in one launch. A
+// block computes a tile of c. It walks along the shared dimension in slices of DEPTH. Slices are
+// copied to shared memory unchanged, STAGES - 1 slices ahead of the one that is multiplied.
 //
-// What multiplies is in gemm_plain.cuh, gemm_tensor.cuh and gemm_warpgroup.cuh. Whatever the tile
-// is, every sum runs over the shared dimension in order, unless GROUPS of warps share a slice.
+// gemm_plain.cuh, gemm_tensor.cuh and gemm_warpgroup.cuh multiply slices. Whatever the tile is,
+// every sum runs over the shared dimension in order, unless GROUPS of warps share a slice.
 #pragma once
 #include "kernels/common.cuh"
 #include "kernels/gemm.hpp"
@@ -19,7 +18,7 @@ INLINE void find_row(const GemmProduct<T>& p, int row, int& node, int& component
     if (p.list != nullptr) node = p.list[node];
 }
 
-// So many bytes to shared memory, and zeros up to 16, that the thread does not wait for.
+// Starts an asynchronous copy of `bytes` bytes to shared memory, filled up to 16 with zeros.
 INLINE void start_copy(T* to, const T* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      unsigned(__cvta_generic_to_shared(to))),
@@ -27,7 +26,7 @@ INLINE void start_copy(T* to, const T* from, int bytes) {
                  : "memory");
 }
 INLINE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All but the last N groups have arrived.
+// Waits until all groups of copies but the last N have arrived.
 template <int N>
 INLINE void wait_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -55,7 +54,7 @@ struct Tile {
     static_assert(GROUPS == 1 || 32 * WARPS * Unit::ITEMS <= STAGES * STAGE_ITEMS, "sums");
 };
 
-// Nodes and components of the rows of a tile.
+// The node and the component of each row of a tile.
 template <typename S>
 struct Places {
     int node[S::ROWS];  // -1: no such row
@@ -68,14 +67,14 @@ struct Places {
         node[i] = of_node;
         component[i] = of_component;
     }
-    // Where a row begins in a, from where its part begins.
+    // Offset of a row in a, from the first item of the part.
     INLINE Long start(const GemmProduct<T>& p, const GemmPart& part, int row) const {
         return Long(node[row]) * p.a_width + Long(component[row]) * part.step;
     }
 };
 
-// Copies slices of a to shared memory, part after part. A thread copies the same columns of
-// some rows. Rows behind the last one are copies of the first: they are multiplied, and not stored.
+// Copies slices of a to shared memory, part after part. A thread copies the same columns of some
+// rows. Rows beyond the last one are copies of the first: they are multiplied, but not stored.
 template <typename S>
 struct RowCopies {
     static constexpr int ROW_STEP = S::THREADS / S::SLICE_PACKS;
@@ -88,7 +87,7 @@ struct RowCopies {
         : p(product), part(all.part + product.first_part) {}
     static INLINE int first_row() { return threadIdx.x / S::SLICE_PACKS; }
     static INLINE int first_item() { return threadIdx.x % S::SLICE_PACKS * LANE_ITEMS; }
-    INLINE int count() const {  // of slices
+    INLINE int count() const {  // number of slices
         int slices = 0;
 #pragma unroll 1  // here and below: shorter programs start faster
         for (int i = 0; i < p.parts; ++i) slices += (part[i].depth + S::DEPTH - 1) / S::DEPTH;
@@ -116,7 +115,7 @@ struct RowCopies {
     }
 };
 
-// Copies slices. What stands behind the last column or item is zero.
+// Copies slices of a and b. Items beyond the last column or row are zeros.
 template <typename S>
 struct Slices : RowCopies<S> {
     using Rows = RowCopies<S>;
@@ -144,7 +143,7 @@ struct Slices : RowCopies<S> {
     }
 };
 
-// Sums of the groups, in their order, in the first.
+// Adds the sums of all groups to those of the first, in order.
 template <typename S>
 INLINE void add_groups(typename S::Unit& unit, T* shared, int group) {
     const int thread = threadIdx.x % (32 * S::WARPS);
@@ -203,7 +202,7 @@ INLINE void multiply_tile(const GemmProducts<T>& all, T* shared) {
     while (number + 1 < all.count && int(blockIdx.x) >= all.product[number + 1].first_block)
         ++number;
     const GemmProduct<T>& p = all.product[number];
-    // neighbouring blocks share rows of a
+    // Neighbouring blocks share rows of a.
     const int across = (p.columns + S::COLUMNS - 1) / S::COLUMNS;
     const int block = blockIdx.x - p.first_block;
     const int first_row = block / across * S::ROWS, first_column = block % across * S::COLUMNS;

@@ -1,8 +1,8 @@
 #include "kernels/gemm_tensor.cuh"
 
-// Multiplies on tensor cores of Hopper chips with instructions of four warps, which read b from
-// shared memory. Numbers are split, multiplied and summed as by Fragment of GEMM_BITS 24, with the
-// same results, bit by bit. GEMM_WARPGROUP is defined before as the tiles of gemm.cuh are.
+// Multiplies on tensor cores of Hopper GPUs with instructions of four warps, which read b from
+// shared memory. Numbers are split, multiplied and summed as in Fragment with GEMM_BITS 24, so that
+// results are equal bit by bit. GEMM_WARPGROUP is defined before, like the tiles of gemm.cuh.
 
 // Copies slices of a and images of b. The depth of every part is a multiple of DEPTH.
 template <typename S>
@@ -43,7 +43,7 @@ struct Warpgroup {
     static_assert(M == 16 && N == 64, "of the instruction");
     // lanes (l / 4, l % 4) read different banks
     static constexpr int a_stride(int depth) { return depth + 8; }
-    // An image has the large parts of numbers, and behind them the small ones.
+    // An image has the large parts of all numbers, then the small parts.
     static constexpr int b_stride(int columns) { return 2 * columns; }
     // Bytes to the next eight columns, and to the next four items of the shared dimension. A block
     // of 8 columns by 4 items is contiguous, with 16 bytes of each column.
@@ -52,10 +52,10 @@ struct Warpgroup {
 
     static INLINE int x() { return threadIdx.x % 4; }
     static INLINE int y() { return threadIdx.x % 32 / 4; }
-    // What this thread copied to shared memory can be read by the instructions.
+    // Makes this thread's copies in shared memory visible to the instructions.
     static INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-    // An instruction runs on after the line that starts it. The compiler must not move uses of its
-    // registers across this place.
+    // An instruction is asynchronous. The compiler must not move uses of its registers across this
+    // call.
     static INLINE void hold(float& x) { asm volatile("" : "+f"(x)::"memory"); }
     static INLINE void hold(unsigned& x) { asm volatile("" : "+r"(x)::"memory"); }
     INLINE void clear() {
@@ -67,7 +67,7 @@ struct Warpgroup {
         return address / 16 | (unsigned long long)(NEXT_ITEMS / 16) << 16 |
                (unsigned long long)(NEXT_COLUMNS / 16) << 32;
     }
-    // d = a b, or d + a b where ADD is 1, of eight of the shared dimension
+    // d = a b, or d + a b if ADD is 1, for eight items of the shared dimension
     template <int ADD>
     static INLINE void add(float* d, const unsigned* a, unsigned long long b) {
         asm volatile(
@@ -97,7 +97,7 @@ struct Warpgroup {
                 left.set(i / 2 * 4 + i % 2 + 2, found.y);
             }
             const unsigned long long large = image + k / 8 * EIGHT, small = large + SMALL;
-            float found[ITEMS];  // the first instruction does not read it
+            float found[ITEMS];  // uninitialised: the first instruction does not read it
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 hold(left.large[i]);
@@ -119,7 +119,7 @@ struct Warpgroup {
             }
         }
     }
-    // row(r) before pack(column, items) of that row
+    // Calls row(r), then put(column, items) for each pack of that row.
     template <typename Row, typename Put>
     INLINE void each(const Row& row, const Put& put) const {
 #pragma unroll

@@ -1,7 +1,7 @@
 #include "kernels/common.cuh"
 #include "kernels/geometry.hpp"
 
-// A lane loads so many edges at a time, so that it waits for memory once for all of them.
+// Edges that a lane loads at a time, so that it waits for memory once for all of them.
 constexpr int AHEAD = 4;
 
 // pos[receiver] - pos[sender] + shift of AHEAD edges, Å.
@@ -36,7 +36,7 @@ INLINE void edge_vectors(const double* __restrict__ positions, const EdgeShifts&
     }
 }
 
-// Writes the length and the direction of an edge. Returns the length, or DEAD from r_max on.
+// Writes the length and the direction of an edge. Returns the length; DEAD if it is at least r_max.
 INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v) {
     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     // shorter lengths overflow in their inverse powers
@@ -52,8 +52,8 @@ INLINE double measure(const GeometryArguments<T>& p, Long edge, const double* v)
     return r;
 }
 
-// Lists the active pairs of the group that begins with `receiver`, and marks their rows. The marks
-// are zeros before: StepResults::begin clears them in every step.
+// Lists the active pairs of the group that begins with `receiver`, and marks their rows.
+// StepResults::begin has cleared the marks.
 INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     const Long last = receiver + p.group < p.num_local ? receiver + p.group : p.num_local;
     const int first = p.row_ptr[receiver], end = p.row_ptr[last];
@@ -84,9 +84,9 @@ INLINE void list_pairs(const GeometryArguments<T>& p, Long receiver, int lane) {
     if (lane == 0) p.num_pairs[receiver / p.group] = count;
 }
 
-// A warp per receiver: lists its active edges by number, and again by length, or by the type of the
-// sender and length. The second list of a receiver with more than SORTED edges is the first one. A
-// block has whole groups.
+// A warp per receiver lists its active edges twice: by number, and by length (or by the sender's
+// type, then length). A receiver with more than SORTED edges has the first list twice. A block has
+// whole groups.
 constexpr int SORTED = 256;
 struct alignas(16) Keys {
     unsigned v[4];
@@ -148,8 +148,9 @@ extern "C" __global__ void __launch_bounds__(256) geometry(const GeometryArgumen
     if (inside && receiver % p.group == 0) list_pairs(p, receiver, lane);
 }
 
-// Adds what edges begin, begin + 32 and so on give to the force and to the six parts of the virial
-// of the node at one of their ends. They are numbers of edges, or places in `list` if there is one.
+// Adds the contributions of edges begin, begin + 32 and so on to the force and to the six parts of
+// the virial of the node at one of their ends. `begin` counts edges, or entries of `list` if there
+// is one.
 template <bool VIRIAL>
 INLINE void add_edges(const AssembleArguments<T>& p, int begin, int end, const int* list,
                       double sign, double* sums) {
@@ -186,7 +187,7 @@ INLINE void add_edges(const AssembleArguments<T>& p, int begin, int end, const i
 #pragma unroll
         for (int a = 0; a < AHEAD; ++a) {
             int i = 3;
-            // symmetric: what is not vanishes in the sum over all nodes
+            // only the symmetric part: the rest vanishes in the sum over all nodes
 #pragma unroll
             for (int c = 0; c < 3; ++c)
 #pragma unroll
@@ -196,7 +197,7 @@ INLINE void add_edges(const AssembleArguments<T>& p, int begin, int end, const i
     }
 }
 
-// A warp per node: its edges as a receiver, then those as a sender, in a fixed order.
+// A warp per node adds the edges that it receives, then those that it sends, in a fixed order.
 template <bool VIRIAL>
 INLINE void assemble_node(const AssembleArguments<T>& p, Long node, int lane) {
     constexpr int COUNT = VIRIAL ? 9 : 3;

@@ -8,8 +8,8 @@ namespace mdcg {
 // What is added to pos[receiver] - pos[sender], Å. At most one of the first two is not null.
 struct EdgeShifts {
     const double* shift;  // [num_edges][3]
-    // [num_edges] row of `table`; where `packed` is set, what the three rows of `table` are
-    // multiplied with: three numbers of 10 bits, each plus 512.
+    // [num_edges] number of a row of `table`. If `packed`: factors of the three rows of `table`,
+    // which are three numbers of 10 bits, each plus 512.
     const int* image;
     const double* table;  // [rows][3]
     Long packed;
@@ -25,14 +25,14 @@ struct GeometryArguments {
     const double* positions;  // [num_nodes][3] Å
     T* unit;                  // [num_edges][3]
     double* length;           // [num_edges]
-    int* active;              // [num_edges] of each receiver, from where its edges begin
-    int* by_length;           // [num_edges] in another order: see csrc/engine/cuda/device_edges.hpp
+    int* active;              // [num_edges] active edges of each receiver, from row_ptr on
+    int* by_length;           // [num_edges] the same in another order: see device_edges.hpp
     const int* sender_type;   // [num_edges]; null: by_length is not by type
     int* num_active;          // [num_local]
     int* failures;            // [1]
     double r_max, sign;
-    // Of pairs: see csrc/engine/cuda/device_edges.hpp.
-    Long group;            // receivers; 0: none
+    // Pairs: see csrc/engine/cuda/device_edges.hpp.
+    Long group;            // receivers of a group; 0: no pairs
     const int* by_group;   // [num_edges]
     const int* pair_row;   // [num_edges]
     int* active_pairs;     // [num_edges]

@@ -5,7 +5,7 @@
 
 constexpr int WIDTH = (L_MAX + 1) * (L_MAX + 1);
 
-// Zeros where the unit vector is zero.
+// Harmonics of a unit vector; zeros if the vector is zero.
 INLINE void harmonics_of(const T* factors, const T* u, T* row) {
     const T x = u[0], y = u[1], z = u[2];
     const bool dead = x == T(0) && y == T(0) && z == T(0);

@@ -1,8 +1,8 @@
 #include "kernels/harmonic_functions.cuh"
 #include "kernels/harmonics.hpp"
 
-// After harmonic_functions.cuh. Blocks of THREADS edges pass rows of harmonics through shared
-// memory, so that lanes read and write neighbours.
+// Blocks of THREADS edges pass rows of harmonics through shared memory, so that neighbouring lanes
+// access neighbouring items.
 constexpr int ROW = WIDTH | 1;
 
 extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsArguments<T> p) {
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) harmonics(const HarmonicsA
         out[i] = rows[i / WIDTH * ROW + i % WIDTH];
 }
 
-// Gradients of directions and lengths, added to those of vectors.
+// Adds the gradients of edge vectors, from the gradients of harmonics and lengths.
 extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const HarmonicsArguments<T> p) {
     const Long begin = Long(blockIdx.x) * THREADS;
     const int count = int(p.num_edges - begin < THREADS ? p.num_edges - begin : THREADS);

@@ -15,7 +15,7 @@ struct HarmonicsArguments {
     const T* d_harmonics;    // [num_edges][WIDTH]
     const double* d_length;  // [num_edges]
     T* edge_gradient;        // [all edges][3]
-    double sign;             // of the unit vector against pos[receiver] - pos[sender]
+    double sign;             // sign of the unit vector relative to pos[receiver] - pos[sender]
 };
 static_assert(sizeof(HarmonicsArguments<float>) == 80 && sizeof(HarmonicsArguments<double>) == 80);
 

@@ -1,4 +1,4 @@
-// Kernels of the functions of row_functions.hpp, and rows that other processes get and give.
+// Kernels of the functions of row_functions.hpp, and of rows that processes exchange.
 #include "kernels/activation.cuh"
 #include "kernels/nodes.hpp"
 #include "kernels/row_functions.hpp"
@@ -51,7 +51,7 @@ struct WarpRow {
     INLINE void each_item(int width, const Body& body) const {
         for (int j = lane; j < width; j += 32) body(j);
     }
-    // Of all lanes, which have read all of the row before any of them returns.
+    // Sums over all lanes. No lane returns before all lanes have read the row.
     INLINE T total(Sum sum) const {
         for (int step = 16; step > 0; step /= 2)
             sum.value += __shfl_xor_sync(0xffffffffu, sum.value, step);

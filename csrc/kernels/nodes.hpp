@@ -15,7 +15,7 @@ struct GatherArguments {
 };
 static_assert(sizeof(GatherArguments<float>) == 40 && sizeof(GatherArguments<double>) == 40);
 
-// What came back for one node: added in the order of the list.
+// Received rows are added to the rows of their nodes, in the order of the list.
 template <typename T>
 struct AddArguments {
     T* rows;            // [num_nodes * width]

@@ -1,5 +1,5 @@
-// Functions of the distance of two atoms, written once for hosts and devices; V is a number or a
-// vector of numbers, whose exponential(V) and square_root(V) the including file declares before.
+// Functions of the distance of two atoms, written once for hosts and devices. V is a number or a
+// vector of numbers; the including file declares exponential(V) and square_root(V) before.
 #pragma once
 
 #include "kernels/types.hpp"
@@ -57,9 +57,9 @@ struct ScreenedRepulsion {
     const double* coefficients;        // [terms]
     const double* exponents;           // [terms]
     Long terms;
-    double power;  // of the cutoff
+    double power;  // exponent of the cutoff
 
-    // Energy of a pair at distance r and its derivative; false: too far away.
+    // Energy of a pair at distance r and its derivative; returns false beyond the cutoff.
     MDCG_HD bool at(Long pair, double r, double& energy, double& slope) const {
         const double reach = r_max[pair];
         if (!(r < reach)) return false;

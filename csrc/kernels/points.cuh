@@ -1,5 +1,4 @@
-// Places of points, and what the dispersion needs of each atom: coordination numbers and weights of
-// references.
+// Positions of points, and coordination numbers of atoms for the dispersion.
 #include "kernels/each_point.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) place_points(const PlaceArguments a) {
@@ -46,10 +45,10 @@ extern "C" __global__ void __launch_bounds__(256) add_point_forces(const PointFo
     for (int i = 0; i < 9; ++i) a.virials[9 * n + i] += rows[i];
 }
 
-// Counts pairs of given covalent radii (their sum): 1 / (1 + exp(-steepness (radius / r - 1))).
+// How much a neighbour counts: 1 / (1 + exp(-steepness (radius / r - 1))).
 struct PairCount {
-    double radius, steepness;
-    double far;  // squares of lengths from here on count less than 1e-5
+    double radius, steepness;  // radius: sum of both covalent radii
+    double far;                // squared distance beyond which a neighbour counts less than 1e-5
 
     INLINE PairCount(double sum, double k) : radius(sum), steepness(k) {
         const double ratio = 1 - 11.5 / k;
@@ -59,7 +58,7 @@ struct PairCount {
     INLINE double near(double square, double& change) const {
         return neighbour_count(radius, steepness, square, change);
     }
-    // Nearly all pairs are far, where single precision is 1e-11 of one neighbour.
+    // Nearly all pairs are far. Single precision is then exact to 1e-11 of one neighbour.
     INLINE float of_far(float square, float& change) const {
         const float k = float(steepness), inverse = rsqrtf(square);
         const float ratio = float(radius) * inverse;

@@ -6,17 +6,17 @@
 
 namespace mdcg {
 
-// Of a block of the kernels that visit points; a block has a node.
+// Block size of the kernels that visit points; a block has a node.
 constexpr int POINT_WARPS = 4, POINT_THREADS = 32 * POINT_WARPS;
 
-// Points sorted by type and by boxes, of which those along x follow each other. Boxes are those of
-// the last list; `slack` is how far points may be from theirs.
+// Points sorted by type and box; boxes along x follow each other. Boxes were found when the list
+// was made; `slack` is how far points may have left them since.
 struct PointSet {
     const double* x;       // [count] Å
     const double* y;       // [count]
     const double* z;       // [count]
-    const int* own;        // [num_local] the point of a node itself
-    const int* slot_type;  // [slots] types that occur
+    const int* own;        // [num_local] the point that is the node itself
+    const int* slot_type;  // [slots] the types that occur
     const int* first;      // [slots][boxes z][y][x + 1] first point of a box
     double origin[3], edge[3], inverse_edge[3];
     double slack;
@@ -79,7 +79,7 @@ struct DispersionArguments {
 };
 static_assert(sizeof(DispersionArguments<double>) == 240);
 
-// forces and virials [nodes][9] of atoms += what points have added.
+// forces += point_forces, virials += point_virials.
 struct PointForceArguments {
     const double* point_forces;   // [num_local][3]
     const double* point_virials;  // [num_local][6]
@@ -89,7 +89,7 @@ struct PointForceArguments {
 };
 static_assert(sizeof(PointForceArguments) == 40);
 
-// Column 0 of the rows of `out` = column 0 of those of `rows`.
+// Copies column 0 of `rows` to column 0 of `out`, and sets the other columns of `out` to zero.
 template <typename T>
 struct ColumnArguments {
     const T* rows;  // [count][width]

@@ -14,9 +14,9 @@ struct RadialArguments {
     const int* sender_type;    // [all edges]
     const int* receiver_type;  // [all edges]
     const double* length;      // [all edges] Å
-    const double* numbers;     // of the basis [BASIS], r_max [1 or types^2], r_0 [types^2]
+    const double* numbers;     // basis [BASIS], then r_max [1 or types^2], then r_0 [types^2]
     double basis_factor, a, p, q, power;
-    const T* weights;        // of all layers, where the constants of radial_network.cuh say
+    const T* weights;        // weights of all layers, at the positions in LayerPlaces
     const T* sender_rows;    // [nodes][sender_width], or null
     const T* receiver_rows;  // [nodes][receiver_width], or null
     Long sender_width, receiver_width;
@@ -24,8 +24,7 @@ struct RadialArguments {
     T* hidden;          // [num_edges][STRIDE]
     const T* d_hidden;  // [num_edges][STRIDE]
     double* d_length;   // [num_edges]
-    // Gradients of the first layer's preactivations, in rows of padded OUT[0]; null: not wanted.
-    T* d_first;  // [num_edges]
+    T* d_first;  // [num_edges][padded units of layer 0] of its preactivations; null: not wanted
 };
 static_assert(sizeof(RadialArguments<float>) == 192 && sizeof(RadialArguments<double>) == 192);
 

@@ -2,24 +2,32 @@
 #include "kernels/activation.cuh"
 #include "kernels/radial.hpp"
 
-// The radial network of a tile of EDGES edges, in one block: numbers of a layer stand in shared
-// memory as [unit][edge], weights come from the first-level cache.
+// The radial network of a tile of EDGES edges, in one block. Values of a layer are in shared memory
+// as [unit][edge], weights come from the first-level cache.
 //
-// Defined before: EDGES, THREADS; BASIS functions of kind BASIS_KIND (0 bessel, 1 gaussian,
-// 2 chebyshev), TRANSFORM (0 none, 1 agnesi, 2 soft), NORMALIZED (argument r / r_max), CUTOFF
-// (polynomial) with CUTOFF_WHOLE (its power, 0: not a whole number) and CUTOFF_ON_BASIS; hidden
-// layers LAYERS, and HIDDEN_LAYERS with a LayerPlaces for each; SENDER_TABLE and RECEIVER_TABLE,
-// places in p.weights of [types][padded out] (-1: none); SENDER_ROWS, RECEIVER_ROWS (rows of nodes
-// are added); LAST, CONSTANT (a unit of 1 after the last), STRIDE (of hidden rows), ALIGN (items of
-// 64 bytes), WIDEST (rows of a buffer), KEPT_LAST (place in p.kept), KEPT_ITEMS; TYPED_R_MAX.
+// Defined before:
+//     EDGES, THREADS                 edges and threads of a block
+//     BASIS, BASIS_KIND              number of functions; 0 bessel, 1 gaussian, 2 chebyshev
+//     TRANSFORM                      0 none, 1 agnesi, 2 soft
+//     NORMALIZED                     the argument of the basis is r / r_max
+//     CUTOFF, CUTOFF_WHOLE           there is a polynomial cutoff; its power, 0: not a whole number
+//     CUTOFF_ON_BASIS                it multiplies the basis, not the weights
+//     LAYERS, HIDDEN_LAYERS          number of hidden layers, and a LayerPlaces for each
+//     SENDER_TABLE, RECEIVER_TABLE   positions in p.weights of [types][padded out]; -1: none
+//     SENDER_ROWS, RECEIVER_ROWS     rows of nodes are added to the first layer
+//     LAST, CONSTANT                 units of the last layer; a unit of 1 follows them
+//     STRIDE                         items of a row of p.hidden
+//     ALIGN                          items of 64 bytes
+//     WIDEST                         rows of a buffer in shared memory
+//     KEPT_LAST, KEPT_ITEMS          position of the last layer in p.kept; items of a tile there
+//     TYPED_R_MAX                    r_max depends on the pair of types
 constexpr int PITCH = EDGES + 4;
 
-// A hidden layer: units, activation, whether it is normalised; then places in p.weights, of weights
-// [in][padded out] and [out][padded in] and of rows, and places of a tile in p.kept.
 struct LayerPlaces {
-    int out, kind, norm;
+    int out, kind, norm;  // units, activation, whether they are normalised
+    // Positions in p.weights. weight: [in][padded out], weight_t: [out][padded in].
     int weight, weight_t, bias, norm_weight, norm_bias, factor, epsilon;
-    int kept, kept_scale;
+    int kept, kept_scale;  // positions in a tile of p.kept
 };
 constexpr LayerPlaces NETWORK[] = {HIDDEN_LAYERS};
 
@@ -42,12 +50,12 @@ struct Hidden {
     static constexpr int SAVED = L.kept, SAVED_SCALE = L.kept_scale;
 };
 
-// What all functions of the basis have in common, by edge.
+// What all basis functions of an edge share.
 struct Tile {
     double x[EDGES], slope[EDGES];  // argument, its derivative
     double cut[EDGES], cut_slope[EDGES];
-    double extra[EDGES];  // gradient of the length through the cutoff of weights
-    Long edge[EDGES];     // of the graph
+    double extra[EDGES];  // gradient of the length, first only through the cutoff of weights
+    Long edge[EDGES];     // number in the graph
     int active[EDGES];
 };
 
@@ -105,8 +113,8 @@ INLINE void look_at_edges(const RadialArguments<T>& p, Tile& tile) {
     }
 }
 
-// Basis functions, or their derivatives with respect to the length; with the cutoff where it is on
-// the basis; zeros for dead edges.
+// Basis functions, or their derivatives with respect to the length, times the cutoff if
+// CUTOFF_ON_BASIS; zeros for edges that are not active.
 template <bool DERIVATIVE>
 INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
     for (int i = threadIdx.x; i < BASIS * EDGES; i += THREADS) {
@@ -146,8 +154,8 @@ INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
     }
 }
 
-// finish(edge, column, c): c[i][j] = sum_k a[k][edge + i] b[k][column + j], a in shared memory,
-// b [K][N] elsewhere. Four edges by four columns per thread.
+// Calls finish(edge, column, c) with c[i][j] = sum_k a[k][edge + i] b[k][column + j]. a is in
+// shared memory, b [K][N] in device memory. A thread computes four edges by four columns.
 template <int K, int N, typename Finish>
 INLINE void product(const T* a, const T* b, Finish finish) {
     constexpr int GROUPS = EDGES / 4, DOWN = GROUPS < 4 ? GROUPS : 4, ACROSS = 32 / DOWN;
@@ -171,7 +179,7 @@ INLINE void product(const T* a, const T* b, Finish finish) {
     }
 }
 
-// Adds to the first layer what comes from the ends of the edges.
+// Adds the rows of the edges' ends, by type or by node, to the first layer.
 INLINE void add_ends(const RadialArguments<T>& p, const Tile& tile, int edge, int column,
                      T (&c)[4][4]) {
     constexpr int WIDTH = Hidden<0>::WIDTH;
@@ -190,8 +198,8 @@ INLINE void add_ends(const RadialArguments<T>& p, const Tile& tile, int edge, in
     }
 }
 
-// Normalised to mean 0, variance 1 over the units of a layer; in place, times weight plus bias,
-// and activated. Kept: normalised numbers and 1 / deviation.
+// Normalises the units of a layer to mean 0 and variance 1, multiplies them by the weight, adds the
+// bias and activates them, in place. Keeps normalised values and 1 / deviation.
 template <int I>
 INLINE void normalize(const RadialArguments<T>& p, T* values, T* kept) {
     using H = Hidden<I>;
@@ -217,7 +225,7 @@ INLINE void normalize(const RadialArguments<T>& p, T* values, T* kept) {
     }
 }
 
-// From `in` on; returns where the last layer's numbers stand.
+// Evaluates layers I and later; returns the buffer with the values of the last one.
 template <int I>
 INLINE T* layers_forward(const RadialArguments<T>& p, const Tile& tile, T* in, T* out, T* kept) {
     if constexpr (I < LAYERS) {
@@ -254,7 +262,7 @@ INLINE T* layers_forward(const RadialArguments<T>& p, const Tile& tile, T* in, T
     }
 }
 
-// d: gradients of a normalised layer's numbers, becoming those of its preactivations.
+// Turns gradients of a normalised layer's values into gradients of its preactivations, in place.
 template <int I>
 INLINE void normalize_backward(const RadialArguments<T>& p, T* d, const T* kept) {
     using H = Hidden<I>;
@@ -279,7 +287,7 @@ INLINE void normalize_backward(const RadialArguments<T>& p, T* d, const T* kept)
     }
 }
 
-// Gradients of a layer's numbers in d; afterwards tile.extra has what the length gets.
+// d holds the gradients of a layer's values. Adds the gradient of the length to tile.extra.
 template <int I>
 INLINE void layers_backward(const RadialArguments<T>& p, Tile& tile, T* d, T* other,
                             const T* kept) {

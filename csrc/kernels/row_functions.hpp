@@ -1,10 +1,10 @@
 // Operations on rows of nodes, written once for hosts and devices.
 //
-// Each struct holds the arguments of one operation; its members compute one row. `Row` stands for
-// those who share the row: a warp, one thread of a device, or one thread of a host. It has the
-// number of the row and loads and stores what each of them takes at once.
-// kernels/nodes.cuh makes kernels of them, engine/backend/cpu/row_kernels.cpp loops for hosts.
-// Nothing is declared as not overlapping: an operation may read one value twice.
+// Each struct holds the arguments of one operation; its members compute one row. The argument `Row`
+// has the number of the row and says who computes it: a warp, one thread of a device, or one thread
+// of a host. It loads and stores the items that one of them takes at once.
+// kernels/nodes.cuh makes kernels of these structs, engine/backend/cpu/row_kernels.cpp makes loops.
+// Pointers are not __restrict__, because an operation may read one value twice.
 #pragma once
 
 #include "kernels/activation.hpp"
@@ -29,7 +29,7 @@ struct TypeRows {
     }
 };
 
-// out (+)= factor[type] * x; the gradient of x is the same of the gradient of out
+// out (+)= factor[type] * x; the backward pass is the same function of the gradient of out
 template <typename T>
 struct Scale {
     const T* x;        // [count * width]
@@ -120,7 +120,7 @@ struct Product {
 };
 
 // sum (+)= all terms; backward: every term (+)= sum
-constexpr int SUM_TERMS = 8;  // of one call
+constexpr int SUM_TERMS = 8;  // most terms of one call
 template <typename T>
 struct Sum {
     T* sum;              // [count * width]
@@ -158,7 +158,7 @@ struct Energy {
     const double* scale;    // [num_types]
     const double* shift;    // [num_types]
     const int* types;       // [count]
-    const double* weights;  // [count] of energies in the sum that is derived; null: ones
+    const double* weights;  // [count] weights of the energies in the sum; null: ones
     Long count;
     int width, channel, add;
 
@@ -181,7 +181,7 @@ struct Energy {
 };
 
 // Weights of the reference atoms of D3 (engine/ops/node/reference_weights.cpp).
-constexpr int MAX_REFERENCES = 7;  // of a type
+constexpr int MAX_REFERENCES = 7;  // most references of a type
 template <typename T>
 struct ReferenceWeights {
     const T* x;                // [count * x_width] coordination numbers
@@ -194,7 +194,8 @@ struct ReferenceWeights {
     Long count;
     int x_width, out_width, add;
 
-    // Relative to the nearest reference: the exponentials of all may be too small for a double.
+    // Exponents are relative to the nearest reference, since all exponentials may be zero in
+    // double.
     template <typename Number>
     MDCG_HD void find(const double* of, Number cn, Number* weights) const {
         Number nearest = 1e300, total = 0;
@@ -245,21 +246,21 @@ struct ReferenceWeights {
 // Scalars go through activations; other blocks are multiplied with activations of scalars.
 struct GateBlock {
     int offset, stride, mul, dim;
-    int first_use, last_use;  // of x: positions in the list of uses
-    int entry;                // of out: what writes it
+    int first_use, last_use;  // blocks of x: positions in `uses`
+    int entry;                // blocks of out: the entry that writes the block
 };
 
-// What becomes of a block: scalars have no gate.
+// How a block of out is made.
 struct GateEntry {
-    int in, out, gate;  // numbers of blocks; gate -1: none
+    int in, out, gate;  // numbers of blocks; gate -1: none, for scalars
     int gate_offset;    // channels
     Activation activation;
     double factor;
 };
 
-// A row is a channel of a node, with all its components: of a block of out forward, of a block of x
-// backward. Hosts take a vector of consecutive channels at once, which never leave a block. What
-// `row` loads of channels that a block does not have is zero.
+// A row is one channel of a node with all its components: of a block of out in the forward pass, of
+// a block of x in the backward pass. Hosts take a vector of consecutive channels at once, which
+// belong to one block. Channels that a block does not have are loaded as zeros.
 template <typename T>
 struct Gate {
     const T* x;                   // [nodes * x_width]
@@ -281,7 +282,7 @@ struct Gate {
         slope *= T(e.factor);
         return T(e.factor) * y;
     }
-    // Channels of all blocks stand one after the other, padded.
+    // `channel` counts the padded channels of all blocks.
     MDCG_HD int channel_in_block(const GateBlock* blocks, int block, int channel) const {
         for (int b = 0; b < block; ++b) channel -= blocks[b].stride;
         return channel;
@@ -345,7 +346,7 @@ struct Gate {
                     add_to(d + m * block.stride, row.load(dy + m * to.stride + u, 0, left), factor);
                 written = true;
             }
-            // the channels that these gate, from v on
+            // channels u, u + 1, ... of this block gate channels v, v + 1, ... of block e.in
             const int v = u - e.gate_offset, end = to.mul - v;
             if (e.gate != b || v + Row::CHANNELS <= 0 || end <= 0) continue;
             const GateBlock& from = x_blocks[e.in];
@@ -361,7 +362,7 @@ struct Gate {
     }
 };
 
-// Every function of rows: its name, its arguments, the member, and who shares a row on devices.
+// Every row function: kernel name, argument struct, member function, and row type on devices.
 #define MDCG_ROW_FUNCTIONS(FUNCTION)                                            \
     FUNCTION(type_rows_forward, TypeRows, forward, WarpRow)                     \
     FUNCTION(scale_forward, Scale, forward, WarpRow)                            \

@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-constexpr int SUM_ROWS = 1024, SUM_THREADS = 256;  // of a block
+constexpr int SUM_ROWS = 1024, SUM_THREADS = 256;  // rows and threads per block
 
 // Sums of columns, always in the same order.
 struct RowSumArguments {

@@ -1,12 +1,12 @@
 #include "kernels/common.cuh"
 #include "kernels/sender_sums.hpp"
 
-// Sums what edges of a range give to each sender, and rows of its own. Each of p.parts threads
-// takes some of its own rows and a part of the edges, in their order; the sums of the threads are
-// added in order. Rows that do not count may hold anything.
+// Sums rows of the edges of each sender, and the sender's own rows. p.parts threads share an item:
+// each takes some of the own rows and a part of the edges, in order, and the sums of the threads
+// are added in order. Rows that do not count may hold anything.
 extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     sum_by_sender(const SenderSumArguments<T> p) {
-    constexpr int AHEAD = 8;  // rows on their way from memory at a time
+    constexpr int AHEAD = 8;  // rows loaded at a time
     __shared__ Pack sums[SENDER_THREADS];
     const int items = SENDER_THREADS / p.parts, part = int(threadIdx.x) / items;
     const Long i = Long(blockIdx.x) * items + int(threadIdx.x) % items;
@@ -22,8 +22,8 @@ extern "C" __global__ void __launch_bounds__(SENDER_THREADS)
     if (there && has_own)
         for (int k = part; k < p.own_parts; k += p.parts)
             add(p.own[(Long(node - p.first_own) * p.own_parts + k) * p.width + c]);
-    // Neighbouring threads of a group have the same sender. Each finds out whether another edge is
-    // active and tells the others, because that takes two loads, one after the other.
+    // Finding out whether an edge counts takes two loads, one after the other. So each thread of a
+    // group, which has one sender, tests one edge and tells the others.
     const int lane = threadIdx.x % 32, place = lane % p.group;
     const unsigned group = ~0u >> (32 - p.group) << (lane - place);
     const auto counts = [&](int at) {

@@ -5,22 +5,21 @@
 
 namespace mdcg {
 
-constexpr int SENDER_THREADS = 256;  // of a block
+constexpr int SENDER_THREADS = 256;  // threads per block
 
 template <typename T>
 struct SenderSumArguments {
     const PackOf<T>* __restrict__ rows;  // [edges, or rows of pairs][width]
-    PackOf<T>* __restrict__ target;      // [nodes][width], added to or written: see `add`
-    const int* __restrict__ sender;      // [senders] node; null: those of `own`
+    PackOf<T>* __restrict__ target;      // [nodes][width], added to, or written: see `add`
+    const int* __restrict__ sender;      // [senders] node; null: first_own, first_own + 1, ..
     const int* __restrict__ row_ptr;     // [senders + 1]; null: there are no rows
-    // Rows of edges: edges by sender, of which those without rows and those beyond r_max are
-    // skipped.
+    // Edges by sender. Edges without rows and edges beyond r_max are skipped.
     const int* __restrict__ edge;       // [row_ptr[senders]]
     const double* __restrict__ length;  // [all edges]
-    // Rows of pairs, which are by sender: 0 for those that do not count. Null: rows of edges.
+    // 0: the row does not count. If it is not null, rows belong to pairs and are sorted by sender.
     const int* __restrict__ active_rows;  // [rows]
-    // Rows that blocks have summed for the nodes from first_own on: [num_own][own_parts][width].
-    // Where add is 0, the targets of these nodes are written instead of added to.
+    // [num_own][own_parts][width] rows of nodes first_own, first_own + 1, ... If `add` is 0, the
+    // targets of these nodes are written instead of added to.
     const PackOf<T>* __restrict__ own;
     Long senders, width;        // width in packs
     int first_edge, num_edges;  // edges that have rows

@@ -1,7 +1,7 @@
 #include "kernels/common.cuh"
 #include "kernels/sort.hpp"
 
-// A warp sorts so many items of its block.
+// Items of a block that one of its warps sorts.
 constexpr int WARP_ITEMS = 256;
 static_assert(SORT_TILE / WARP_ITEMS == 256 / 32 && ALONE_TILE / WARP_ITEMS == SCAN_THREADS / 32);
 constexpr int SCAN_ITEMS = SCAN_TILE / SCAN_THREADS;
@@ -31,7 +31,7 @@ INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
     __syncthreads();  // sums of the tile before have been read
     if (lane == 31) sums[warp] = up;
     __syncthreads();
-    // the sum of all items before the tile and of the warps up to number `lane`
+    // `warps` is the sum of all items before the tile and of the warps up to number `lane`.
     const int warps = before + lane_prefix_sum(sums[lane]);
     const int warps_before = __shfl_sync(0xffffffffu, warps, max(warp - 1, 0));
     int at = (warp > 0 ? warps_before : before) + up - sum;
@@ -54,7 +54,7 @@ INLINE int scan_tile(const ScanArguments& p, Long tile, int before) {
     return __shfl_sync(0xffffffffu, warps, 31);
 }
 
-// One block.
+// Launched with one block.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) scan_all(const ScanArguments p) {
     int total = 0;
     for (Long tile = 0; tile * SCAN_TILE < p.count; ++tile) total = scan_tile(p, tile, total);
@@ -93,7 +93,8 @@ extern "C" __global__ void __launch_bounds__(256) digit_counts(const SortArgumen
         p.counts[threadIdx.x * p.tiles + blockIdx.x] = counts[threadIdx.x];
 }
 
-// How many of the block's items have a lower digit than number threadIdx.x, by what its warps have.
+// Returns how many of the block's items have a digit below threadIdx.x. warp_counts[w][d] is how
+// many items of warp w have digit d.
 template <int WARPS>
 INLINE int items_before(const int (*warp_counts)[256]) {
     __shared__ int sums[8];
@@ -108,7 +109,7 @@ INLINE int items_before(const int (*warp_counts)[256]) {
     return before;
 }
 
-// ALONE: the block has all items.
+// ALONE: one block has all items.
 template <int WARPS, bool ALONE>
 INLINE void scatter(const SortArguments& p) {
     __shared__ int next[WARPS][256];  // where each warp's next item of a digit goes
@@ -164,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(256) digit_scatter(const SortArgume
     scatter<256 / 32, false>(p);
 }
 
-// One block.
+// Launched with one block.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) digit_sort(const SortArguments p) {
     scatter<SCAN_THREADS / 32, true>(p);
 }

@@ -1,9 +1,10 @@
-// T and L_MAX are defined: -1 where only lengths matter. Rows of harmonics have (L_MAX + 1)^2
-// items.
+// T and L_MAX are defined before; L_MAX is -1 where only lengths matter. Rows of harmonics have
+// (L_MAX + 1)^2 items.
 #pragma once
 
-// Y_{l,+-m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, P^(m) the m-th derivative of the Legendre
-// polynomial: e3nn's basis, whose axis is y. Of a unit vector, times `scale`.
+// Harmonics of a unit vector u in e3nn's basis, whose axis is y, times `scale`:
+//     Y_{l,+-m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m,
+// where P_l^(m) is the m-th derivative of the Legendre polynomial.
 static __device__ __forceinline__ void scaled_harmonics(const T* factors, const T* u, T scale,
                                                         T* row) {
     const T x = u[0], y = u[1], z = u[2];
@@ -29,7 +30,7 @@ static __device__ __forceinline__ void scaled_harmonics(const T* factors, const 
     }
 }
 
-// sum_lm d[lm] dY_lm/d(unit); its part along the unit vector is without meaning.
+// sum_lm d[lm] dY_lm/d(unit). The component along the unit vector is not meaningful.
 template <typename G>
 static __device__ __forceinline__ void harmonics_gradient(const T* factors, const T* u, const T* d,
                                                           G* gradient) {

@@ -6,8 +6,8 @@
 // function: the front end of NVRTC 13.0 crashes.
 #pragma once
 
-// A number as a type: `constexpr int i = index;` is valid for a parameter `auto index` of a lambda,
-// but not in lambdas within that one, which only know such a copy as a constant.
+// A number as a type: in a lambda with a parameter `auto index`, `constexpr int i = index;` is
+// valid. Lambdas inside that lambda must use the copy i.
 template <int I>
 struct Index {
     static constexpr int value = I;

@@ -1,8 +1,8 @@
-// Neighbours and sums of many systems at once, each of which is small: all pairs are looked at.
+// Neighbours and sums of many small systems at once. All pairs of a system are tested.
 #include "kernels/cutoff.cuh"
 #include "kernels/systems.hpp"
 
-// Nodes in the cell of their system.
+// Finds the system of each node, and moves nodes into its cell.
 extern "C" __global__ void __launch_bounds__(256) place_nodes(const SystemArguments p) {
     const Long n = thread_number();
     if (n >= p.num_nodes) return;
@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(256) place_nodes(const SystemArgume
     for (int c = 0; c < 3; ++c) p.positions[3 * n + c] = at[c];
 }
 
-// Pairs of a receiver with the nodes of its system and all their images, by a warp. Products are
-// summed by fma alone, so that counting and writing agree to the last bit.
+// A warp tests a receiver against the nodes of its system and all their images. Products are summed
+// by fma alone, so that counting and writing agree to the last bit.
 template <bool WRITE>
 INLINE void search(const SystemArguments& p, Long receiver, int lane) {
     const int system = p.system[receiver];

@@ -5,7 +5,7 @@
 
 namespace mdcg {
 
-// Systems that do not interact, one after the other.
+// Systems that do not interact. Their nodes follow each other.
 struct SystemArguments {
     Long num_nodes, num_systems;
     const int* first_node;      // [num_systems + 1]
@@ -13,7 +13,7 @@ struct SystemArguments {
     const double* cell;         // [num_systems][3][3]; open directions: zeros
     const double* inverse;      // [num_systems][3][3]; open directions: columns of zeros
     const int* steps;           // [num_systems][3] images on either side along each vector
-    double square;              // of the reach, Å^2
+    double square;              // squared search radius, Å^2
     int* system;                // [num_nodes]
     double* positions;          // [num_nodes][3] inside the cell
     int* row_ptr;               // [num_nodes + 1]

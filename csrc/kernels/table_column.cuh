@@ -4,10 +4,10 @@
 
 namespace mdcg {
 
-// The polynomial of a column in a row of a table, of z in [-1, 1], and its derivative by z. HIGHEST
-// is its degree (DEGREE is a macro of the files that include this one). at(i) is item i of the
-// column: the coefficient of z^i, or two of the highest coefficients in float32, the lower power
-// first.
+// Evaluates the polynomial of a column in a row of a table, at z in [-1, 1], and its derivative by
+// z. HIGHEST is its degree; files that include this one define a macro DEGREE. at(i) is item i of
+// the column: the coefficient of z^i, or two of the highest coefficients in float32, the lower
+// power first.
 template <int HIGHEST, typename T>
 struct TableColumn {
     static constexpr int SINGLES = TABLE_SINGLES<T>, PLAIN = HIGHEST + 1 - SINGLES;

@@ -1,9 +1,9 @@
-// Tables of a pair of types, as kernels find them; kernels that mdcg/codegen writes read it too.
+// Where kernels find the table of a pair of types, and how its columns are stored.
 #pragma once
 
 namespace mdcg {
 
-// Interval coordinate of r: sqrt(r) * inverse_step.
+// The table of a pair of types. Interval coordinate of r: sqrt(r) * inverse_step.
 struct TableEntry {
     double inverse_step;
     int row, intervals;  // first row of the pair's table (-1: there is none); number of intervals

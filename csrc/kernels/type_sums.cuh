@@ -3,39 +3,38 @@
 // needs table_entry.hpp, which type_sums.hpp includes
 #include "kernels/table_column.cuh"
 
-// Sums over the edges of a receiver by type of the sender, where a convolution depends on nothing
+// Sums over the edges of a receiver by type of the sender, for convolutions that depend on nothing
 // else of the sender:
 //     sums[lm][type][unit] = sum of h_unit(length) Y_lm(direction),
-// and gradients of the vectors of edges from those of the sums. A warp takes a receiver and sorts
-// some of its edges by type in shared memory. With `parts`, several warps take a receiver: forward
-// each takes other types and units, in the gradient other edges. In type_sums_shared the warps of a
-// block share the edges of a receiver. The order of additions depends on the list alone, so that
-// results are reproducible.
+// and the gradients of edge vectors from the gradients of the sums. A warp takes a receiver and
+// sorts some of its edges by type in shared memory. If `parts` > 1, several warps share a receiver:
+// forward they take different types and units, in the gradient different edges. In type_sums_shared
+// the warps of a block share the edges of a receiver. The order of additions depends on the list
+// alone, so that results are reproducible.
 //
 // Defined before:
 //     L_MAX            and what else harmonic_functions.cuh needs
 //     UNITS            items of a row of hidden units
-//     DEGREE           of the polynomials of their table, odd, in the place in [-1, 1] in an
-//                      interval
+//     DEGREE           of the polynomials of their table: odd
 //     EACH             hidden units of a lane: a warp takes 32 EACH units at a time
 //     LANES, OWN       in the gradient: lanes that share an edge, and units per lane
-//     GRADIENT_BLOCKS  of a multiprocessor, whose registers must suffice
-//     MAX_TYPES        of the senders of a list
+//     GRADIENT_BLOCKS  blocks of the gradient that a multiprocessor must have registers for
+//     MAX_TYPES        largest number of types of senders in a list
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
-constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // of harmonics, zeros at the end
+constexpr int COLUMNS = WIDTH <= 4 ? 4 : WIDTH <= 16 ? 16 : 32;  // harmonics, zeros at the end
 constexpr int QUADS = COLUMNS / 4, PITCH = QUADS | 1;            // odd: no bank conflicts
-constexpr int BYTES = sizeof(T) * COLUMNS;                       // of harmonics of an edge
-constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;   // edges of a lane at a time
+constexpr int BYTES = sizeof(T) * COLUMNS;                      // bytes of the harmonics of an edge
+constexpr int CHUNKS = BYTES <= 64 ? 3 : BYTES <= 128 ? 2 : 1;  // edges of a lane at a time
 constexpr unsigned ALL = 0xffffffffu;
 
-// Items that follow each other, loaded with few instructions.
+// Neighbouring items, loaded with few instructions.
 template <int N>
 struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Items {
     T v[N];
 };
 typedef Items<4> Quad;
 
-// Where the hidden units of an edge are found: a row of the table, and the place in its interval.
+// Where the table has the hidden units of an edge: its row, and the position within the interval.
 struct alignas(2 * sizeof(T)) TablePosition {
     T place;
     int row;
@@ -44,7 +43,7 @@ struct alignas(2 * sizeof(T)) TablePosition {
 struct Edge {
     int id, type;  // type -1: no edge
     TablePosition position;
-    T by_length;  // derivative of the place
+    T by_length;  // derivative of position.place
 };
 
 INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int end) {
@@ -63,7 +62,7 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int 
     return e;
 }
 
-// Edges of a receiver that a warp takes at a time, in the order of their types.
+// Edges of a receiver that a warp takes at a time, sorted by type.
 struct Tile {
     static constexpr int EDGES = 32 * CHUNKS;
     Quad harmonics[EDGES * PITCH];
@@ -72,7 +71,7 @@ struct Tile {
     int id[EDGES];
     int first[MAX_TYPES + 1];
 
-    // Takes p.active from `begin` on.
+    // Fills the tile with the edges of p.active from `begin` on.
     INLINE void fill(const TypeSumArguments<T>& p, int receiver, int begin, int end) {
         const int lane = threadIdx.x % 32;
         Edge edge[CHUNKS];
@@ -107,8 +106,8 @@ struct Tile {
     }
 };
 
-// Hidden units of an edge that a lane takes: values, or factors of their polynomials. They are
-// packs of neighbours, and lanes OF a row take neighbouring packs.
+// The polynomials of COUNT hidden units of an edge, which a lane takes in packs of neighbours. OF
+// lanes share a row and take neighbouring packs.
 template <int COUNT, int OF>
 struct Units {
     static constexpr int PACK = COUNT < 2 ? 1 : 2, PACKS = COUNT / PACK;
@@ -140,8 +139,8 @@ struct Units {
     }
 };
 
-// A task is 32 EACH units of a type. With `parts` of a receiver, part k takes tasks k, k + parts,
-// k + 2 parts and so on. If SHARE warps, all of a block, share edges of a receiver, the first one
+// A task is 32 EACH units of a type. Part k of a receiver takes tasks k, k + parts, k + 2 parts and
+// so on. If SHARE warps, which are all of a block, share the edges of a receiver, the first one
 // adds the sums of the others.
 template <int SHARE>
 INLINE void add_edges(const TypeSumArguments<T>& p) {
@@ -163,7 +162,7 @@ INLINE void add_edges(const TypeSumArguments<T>& p) {
     const int end = p.row_ptr[receiver] + min(first + share, active);
     T* const sums = p.sums + Long(row) * WIDTH * p.num_present * UNITS;
     int done = 0;
-    do {  // also where there are no edges: sums are zeros
+    do {  // at least once: sums are zeros where there are no edges
         tile.fill(p, receiver, begin + done, end);
         for (int task = part; task < p.num_present * GROUPS; task += p.parts) {
             const int type = task / GROUPS, unit = task % GROUPS * GROUP + lane * EACH;
@@ -171,7 +170,7 @@ INLINE void add_edges(const TypeSumArguments<T>& p) {
             int e = tile.first[type];
             Some total[WIDTH] = {};
             Hidden next[AHEAD];
-            const auto load = [&](int first) {  // the last edge again beyond the end
+            const auto load = [&](int first) {  // beyond the end, the last edge again
 #pragma unroll
                 for (int i = 0; i < AHEAD; ++i)
                     next[i].load(p, tile.position[min(first + i, stop - 1)], unit);
@@ -248,8 +247,8 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS)
     add_edges<WARPS>(p);
 }
 
-// Adds halves of columns and of lanes until one column is left. Template arguments, since the
-// compiler keeps arrays in registers only where it knows every index.
+// Adds halves of columns and of lanes until one column is left. NOTES: sizes are template
+// arguments, since the compiler keeps arrays in registers only where it knows every index.
 template <int HALF, int BIT>
 INLINE void add_halves(T (&sum)[COLUMNS], int lane) {
     if constexpr (HALF >= 4) {
@@ -269,23 +268,23 @@ INLINE void add_halves(T (&sum)[COLUMNS], int lane) {
     if constexpr (BIT > 1) add_halves<HALF / 2, BIT / 2>(sum, lane);
 }
 
-// Sums over LANES of sum[i], which stands for column i ^ (4 * swap) with swap = lane /
+// Sums over LANES lanes. sum[i] belongs to column i ^ (4 * swap) with swap = lane /
 // (4 * LANES / COLUMNS). Lane c * (LANES / COLUMNS) returns the sum of column c.
 INLINE T sum_columns(T (&sum)[COLUMNS], int lane) {
     add_halves<COLUMNS / 2, LANES / 2>(sum, lane);
     return sum[0];
 }
 
-// `sums` holds gradients of the sums. Adds to edge_gradient. A warp takes 32 / LANES edges of one
-// type at once.
+// Adds to edge_gradient, from the gradients of the sums in `sums`. A warp takes 32 / LANES edges of
+// one type at once.
 extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
     type_sums_gradient(const TypeSumArguments<T> p) {
     constexpr int GROUP = OWN * LANES, AT_ONCE = 32 / LANES;
     typedef Units<OWN, LANES> Hidden;
     typedef typename Hidden::Some Some;
     static_assert(COLUMNS <= LANES, "a lane returns the sum of one column");
-    // Gradients of harmonics, with that of the length in column 0, whose harmonic is constant. They
-    // overwrite the harmonics if one group covers all units.
+    // Gradients of the harmonics; column 0, whose harmonic is constant, holds the gradient of the
+    // length. They overwrite the harmonics if one group covers all units.
     constexpr bool IN_PLACE = UNITS <= GROUP;
     constexpr int RESULT = IN_PLACE ? 4 * PITCH : COLUMNS + 1;
     __shared__ Tile tiles[WARPS];
@@ -319,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                 const int stop = tile.first[type + 1];
                 int e = tile.first[type];
                 if (e == stop) continue;
-                Some d[COLUMNS][Hidden::PACKS];  // of the sums of the type, as in sum_columns
+                Some d[COLUMNS][Hidden::PACKS];  // gradients of the sums, columns as in sum_columns
 #pragma unroll
                 for (int i = 0; i < COLUMNS; ++i) {
                     const int lm = i ^ (4 * swap);
@@ -351,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
                                 by_column[4 * q + k] += own * h[j];
                             }
                     }
-                    T along = 0;  // of the length, for column 0
+                    T along = 0;  // gradient of the length, for column 0
 #pragma unroll
                     for (int j = 0; j < OWN; ++j) along += d_hidden[j] * slope[j];
 #pragma unroll

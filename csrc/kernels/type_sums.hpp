@@ -5,14 +5,14 @@
 
 namespace mdcg {
 
-constexpr int TYPE_SUM_THREADS = 64;  // of a block
+constexpr int TYPE_SUM_THREADS = 64;  // threads per block
 
 template <typename T>
 struct TypeSumArguments {
-    int first_receiver;          // of row 0 of sums
-    int num_types, num_present;  // of the model, of the list's senders
-    int receivers;               // of this launch
-    int parts;                   // of a receiver: see type_sums.cuh
+    int first_receiver;          // receiver of row 0 of sums
+    int num_types, num_present;  // types of the model, types of the list's senders
+    int receivers;               // receivers of this launch
+    int parts;                   // warps that share a receiver
     const int* row_ptr;          // [receivers + 1] edges of all receivers
     const int* num_active;       // [receivers]
     const int* active;           // [edges]
@@ -22,11 +22,11 @@ struct TypeSumArguments {
     const double* length;        // [edges] Å
     const T* unit;               // [edges][3]
     const T* factors;            // [WIDTH] of harmonics
-    const void* table;           // of units: PolynomialTable::data
+    const void* table;           // PolynomialTable::data of the hidden units
     const TableEntry* places;    // [num_types][num_types]
     T* sums;                     // [receivers][WIDTH][num_present][UNITS]
     T* edge_gradient;            // [edges][3]
-    double sign;                 // of unit vectors against vectors
+    double sign;                 // sign of the unit vector relative to pos[receiver] - pos[sender]
 };
 static_assert(sizeof(TypeSumArguments<float>) == 136 && sizeof(TypeSumArguments<double>) == 136);
 

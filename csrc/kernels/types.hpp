@@ -24,7 +24,7 @@ MDCG_HD double power(double x, double p) { return MDCG_MATH(pow)(x, p); }
 
 typedef long long Long;
 
-// What one access to memory loads or stores.
+// The 16 bytes that one access to memory loads or stores.
 template <typename T>
 struct alignas(16) PackOf {
     static constexpr int ITEMS = 16 / sizeof(T);

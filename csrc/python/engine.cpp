@@ -1,4 +1,4 @@
-// Python binding of packages (open, describe, evaluate with numpy arrays) and of neighbour lists.
+// Python bindings of packages (open, describe, evaluate with numpy arrays) and neighbour lists.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -34,7 +34,7 @@ using Integers = py::array_t<std::int32_t, py::array::c_style | py::array::force
 using Longs = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 using Flags = py::array_t<bool, py::array::c_style | py::array::forcecast>;
 
-// A new array in a dict.
+// Adds a new array to a dict, and returns its memory.
 double* new_array(const py::dict& out, const char* name, std::vector<py::ssize_t> shape) {
     py::array_t<double> values(std::move(shape));
     out[name] = values;
@@ -47,7 +47,7 @@ struct PythonSignal : mdcg::Interrupted {
 };
 
 void run_signal_handlers() {
-    if (getpid() != static_cast<pid_t>(syscall(SYS_gettid))) return;  // only the main thread does
+    if (getpid() != static_cast<pid_t>(syscall(SYS_gettid))) return;  // not the main thread
     const py::gil_scoped_acquire lock;
     if (PyErr_CheckSignals() != 0) throw PythonSignal();
 }
@@ -77,13 +77,13 @@ void check_shape(const py::array& array, const char* name, py::ssize_t rows, py:
                        ")");
 }
 
-// A neighbour list that Python threads take in turns.
+// A neighbour list that one Python thread uses at a time.
 class SharedList {
 public:
     SharedList(double cutoff, double skin)
         : list_(std::make_unique<mdcg::NeighborList>(cutoff, skin)) {}
     ~SharedList() {
-        if (mutex_.is_orphaned()) (void)list_.release();  // it may be half made
+        if (mutex_.is_orphaned()) (void)list_.release();  // it may be unfinished
     }
 
     // Locks the list while this object exists. Waiting releases the interpreter's lock, which the
@@ -108,7 +108,7 @@ private:
     mdcg::ForkAwareMutex mutex_;
 };
 
-// Copies: the list reuses its memory.
+// Returns copies, because the list reuses its memory.
 template <typename T>
 py::array_t<T> copy(const std::vector<T>& values, std::vector<py::ssize_t> shape) {
     return py::array_t<T>(std::move(shape), values.data());
@@ -135,13 +135,13 @@ std::string update(SharedList& self, const Doubles& positions, const std::option
     }
 }
 
-// An evaluator that Python threads take in turns.
+// An evaluator that one Python thread uses at a time.
 class PyModel {
 public:
     PyModel(std::shared_ptr<const mdcg::Package> file, const mdcg::EvaluatorOptions& options)
         : evaluator_(std::make_unique<mdcg::Evaluator>(std::move(file), options)) {}
     ~PyModel() {
-        if (mutex_.is_orphaned()) (void)evaluator_.release();  // it may be half changed
+        if (mutex_.is_orphaned()) (void)evaluator_.release();  // it may be in the middle of a call
     }
 
     template <typename Function>
@@ -180,7 +180,7 @@ public:
             system.types = types.data();
             system.energy_weights = weights;
         }
-        std::optional<SharedList::Held> held;  // until the evaluation has read it
+        std::optional<SharedList::Held> held;  // locked until the evaluation has read it
         if (py::isinstance<SharedList>(edges)) {
             held.emplace(edges.cast<SharedList&>());
             const mdcg::NeighborList& list = **held;
@@ -302,7 +302,7 @@ private:
         return wanted;
     }
 
-    // The thread that holds the mutex.
+    // Notes the current thread as the owner of the mutex.
     class Owner {
     public:
         explicit Owner(std::atomic<std::thread::id>& id) : id_(id) {
@@ -317,7 +317,7 @@ private:
     std::unique_ptr<mdcg::Evaluator> evaluator_;
     mdcg::ForkAwareMutex mutex_;
     std::atomic<std::thread::id> owner_{};
-    mdcg::ListNumbers given_;  // numbers of the list that was made of arrays in the last call
+    mdcg::ListNumbers given_;  // numbers of the list, if the last call gave edges as arrays
 };
 
 }  // namespace

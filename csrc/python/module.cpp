@@ -45,8 +45,8 @@ auto without_gil(const Function& function) {
     return function();
 }
 
-// Whether two arrays have the same shape and, up to the tolerance, the same numbers. Arrays of the
-// same bytes agree, also where these stand for NaN.
+// Whether two arrays have the same shape and, up to the tolerance, the same numbers. Arrays with
+// the same bytes agree even if they contain NaN.
 bool arrays_agree(const py::array& one, const py::array& other, double tolerance) {
     const auto shape = [](const py::array& array) {
         return std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim());

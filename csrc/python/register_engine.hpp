@@ -1,4 +1,4 @@
-// Bindings, one function for each file.
+// Functions that register bindings, one for each file.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,7 +9,8 @@
 void register_engine(pybind11::module_& m);
 void register_kernels(pybind11::module_& m);
 
-// A RuntimeError of Python, "mdcg._core." NAME, for a class of errors; the attribute is a number.
+// Registers "mdcg._core." NAME, a RuntimeError of Python, for a C++ class of errors. The Python
+// error has a numeric attribute.
 template <typename Error, typename Number>
 void register_error(pybind11::module_& m, const std::string& name, const char* attribute,
                     Number (Error::*number)() const) {

@@ -1,5 +1,4 @@
-// Python binding of what makes kernels (the cache, compilers) and of the CUDA driver that runs
-// them.
+// Python bindings of the cache of kernels, of compilers, and of the CUDA driver.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -28,7 +27,8 @@ namespace py = pybind11;
 
 namespace {
 
-// Ends, once set, what the threads of Python that have it wait for: compilers and other processes.
+// Once set, ends the waits of the Python threads that have this flag: for compilers, and for other
+// processes.
 struct StopFlag {
     std::atomic<bool> stop{false};
 };
@@ -82,9 +82,9 @@ mdcg::CachedKernelPtr make_kernel(const mdcg::KernelCache& self, const std::stri
     });
 }
 
-// The function of Python that takes sentences for users.
+// The Python function that receives messages to users.
 py::object& listener() {
-    static py::object* const function = new py::object();  // it outlives the interpreter
+    static py::object* const function = new py::object();  // never destroyed
     return *function;
 }
 
@@ -114,7 +114,7 @@ py::list cuda_kernel_sources(const std::string& path, const std::string& target,
     return out;
 }
 
-// The problem that a package states, after all checks of its layers.
+// The kernel problem of a package, after all checks of its layers.
 std::string kernel_problem(const std::string& path) {
     const py::gil_scoped_release release;
     const auto package = mdcg::Package::open(path);
@@ -155,7 +155,7 @@ void register_cuda(py::module_& m) {
 }  // namespace
 
 void register_kernels(py::module_& m) {
-    // an embedded interpreter may not know its file
+    // an embedded interpreter may have no executable
     const py::object executable = py::module_::import("sys").attr("executable");
     if (py::isinstance<py::str>(executable)) mdcg::set_python(executable.cast<std::string>());
 

@@ -20,7 +20,7 @@ from .model import EngineStep, Loader, Settings, type_numbers
 
 
 class TorchStep:
-    """A MACE or NequIP model on inputs that are on its device, neighbour list included."""
+    """A MACE or NequIP model with inputs on its device, neighbour list included."""
 
     def __init__(self, model: torch.nn.Module, settings: Settings, atoms: Atoms) -> None:
         self.model, self.info = model, model_info(model)
@@ -37,7 +37,7 @@ class TorchStep:
         self.nbytes = sum(tensor.nbytes for tensor in self._batch.values())
 
     def __call__(self) -> Mapping[str, Any]:
-        """Return energy, forces and maybe stress, in eV and Å."""
+        """Return energy, forces and, if it is wanted, stress, in eV and Å."""
         batch = dict(self._batch)  # models add entries
         if self.info.is_nequip:
             return as_outputs(self.model(batch))
@@ -45,7 +45,7 @@ class TorchStep:
 
 
 def load(path: str) -> torch.nn.Module:
-    """Load a checkpoint; a patched one is restored."""
+    """Load a checkpoint, and undo a patch."""
     model = load_model(path)
     unpatch_model(model)
     return model

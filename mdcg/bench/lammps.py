@@ -49,13 +49,13 @@ neigh_modify every 1 delay 0
 run 3
 """
 _REBUILDS = 3
-# Steps per neighbour list in derived numbers.
+# Steps per neighbour list, assumed for ns/day and similar numbers.
 _KEPT = 20
 
 
 @dataclass(frozen=True)
 class Job:
-    """How LAMMPS runs; fields are named as the options of the command."""
+    """How LAMMPS runs; fields have the names of the command's options."""
 
     package: Path
     ranks: Sequence[int]
@@ -70,15 +70,15 @@ def measure(atoms: Atoms, job: Job) -> list[dict[str, Any]]:
 
     Milliseconds per step, averaged over ranks:
 
-    - ``loop``: all; ``pair``: the pair style; ``comm``: LAMMPS' own communication.
+    - ``loop``: the whole step; ``pair``: the pair style; ``comm``: LAMMPS' own communication.
     - ``exchange``: the part of ``pair`` in which ranks exchange rows between layers; between
       devices only the time that they wait for each other.
     - ``neighbor``: LAMMPS' time for a new list; ``rebuild``: the additional pair time of that step.
     - ``engine``: the engine's time for the same atoms in this process.
 
-    ``energies`` are those of the first and the last step in eV per atom. With a new list every 20
-    steps, ``ns_day`` is nanoseconds per day at 1 fs and ``outside`` the share of time outside the
-    pair style. Where the first number of ranks is 1, ``efficiency`` and ``difference`` (of
+    ``energies`` are the energies of the first and the last step in eV per atom. With a new list
+    every 20 steps, ``ns_day`` is nanoseconds per day at 1 fs and ``outside`` is the share of time
+    outside the pair style. If the first number of ranks is 1, ``efficiency`` and ``difference`` (of
     energies) compare with one rank.
     """
     plugin = build(find_lammps())
@@ -143,7 +143,7 @@ def _run(plugin: Path, folder: Path, ranks: int) -> str:
 
 
 def _times(printed: str, steps: int, ranks: int, atoms: int) -> dict[str, Any]:
-    """Read LAMMPS' own breakdown of the second and the third run, and energies."""
+    """Read LAMMPS' own timings of the second and the third run, and energies."""
     tables = [
         [line.split() for line in found.splitlines() if re.match(r" *\d+ ", line)]
         for found in re.findall(r"^ +Step .*?\n(.*?)^Loop time", printed, re.MULTILINE | re.DOTALL)
@@ -175,7 +175,7 @@ def _derived(row: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
     found = {"outside": (ms - pair) / ms, "ns_day": 86.4 / ms}
     if first["ranks"] == 1:
         both = list(zip(row["energies"], first["energies"], strict=True))
-        used = both[:1] if row["weak"] else both  # velocities differ then
+        used = both[:1] if row["weak"] else both  # later energies differ, because velocities do
         found["difference"] = max(abs(mine - other) for mine, other in used)
         found["efficiency"] = _step_ms(first) / first["atoms"] * row["atoms"] / ms / row["ranks"]
     return found

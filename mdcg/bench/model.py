@@ -1,4 +1,4 @@
-"""Energy and forces of a model in several implementations, side by side; needs no torch."""
+"""Times energy and forces of a model in several implementations; needs no torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Refused: TypeAlias = "list[dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Settings:
-    """How models are measured; fields are named as the options of the command."""
+    """How models are measured; fields have the names of the command's options."""
 
     device: str = "cpu"
     threads: int = 1
@@ -40,12 +40,12 @@ class Settings:
 
     @classmethod
     def of(cls, options: Any) -> Settings:
-        """Take them from parsed arguments."""
+        """Return the settings of parsed arguments."""
         return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
 
 def type_numbers(atoms: Atoms, names: Sequence[str]) -> list[int]:
-    """Return the type of each atom, refuse elements without one."""
+    """Return the type of each atom; refuse elements that have none."""
     unknown = sorted(set(atoms.symbols) - set(names))
     if unknown:
         raise ValueError(f"the model does not know {', '.join(unknown)}: choose another --system")
@@ -54,7 +54,7 @@ def type_numbers(atoms: Atoms, names: Sequence[str]) -> list[int]:
 
 
 class EngineStep:
-    """A package in the engine; a call is a step of dynamics whose neighbour list still holds.
+    """A package in the engine; a call is a step of dynamics without a new neighbour list.
 
     Every call takes positions from the host, computes the vectors of the edges, and returns results
     to the host, in eV and Å. The first call also makes the list, which `skin` (Å) widens.
@@ -72,7 +72,7 @@ class EngineStep:
         self._volume = atoms.cell.volume if settings.stress else None
 
     def __call__(self) -> dict[str, Any]:
-        """Return energy, forces and maybe stress."""
+        """Return energy, forces and, if it is wanted, stress."""
         with engine_errors():
             found = self.model.evaluate(
                 self._positions, self._types, virial=self._volume is not None, **self._cell
@@ -91,7 +91,7 @@ class EngineStep:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges after a call; on a GPU with those within the skin, on a CPU without."""
+        """Number of edges after a call; on a GPU this includes edges within the skin."""
         return self._reported("edges")
 
 
@@ -114,7 +114,7 @@ def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[s
 
 @contextmanager
 def _refusing(impl: str, refused: _Refused) -> Iterator[None]:
-    """Record an error, so that other implementations go on; raise errors of usage."""
+    """Record an error, so that other implementations continue; raise errors of usage."""
     try:
         yield
     except Exception as error:
@@ -151,12 +151,13 @@ def measure(
     settings: Settings,
     exact: MakeStep | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Time energy and forces of all implementations side by side, structure by structure.
+    """Time energy and forces of all implementations, structure by structure.
 
     Times leave out making the neighbour list and converting the structure; they include the
     engine's check that its list is still valid. `exact` is the original in float64: all results are
-    compared with it where there is memory for it. Each item has facts about model and structure,
-    ``rows``, one for each implementation, and ``refused``: implementations without a time, and why.
+    compared with it if there is enough memory. Each item has facts about model and structure,
+    ``rows``, one for each implementation, and ``refused``, with the reason for each implementation
+    that has no row.
     """
     refused: _Refused = []
     prepared: dict[str, MakeStep] = {}

@@ -22,7 +22,10 @@ _PACKAGES = (
 
 
 def document(kind: str, options: Row, cuda: Any = None) -> dict[str, Any]:
-    """Start what ``--json`` writes; ``rows`` and ``refused`` follow, `cuda` is torch's if used."""
+    """Return the start of a JSON document, with empty ``rows`` and ``refused``.
+
+    `cuda` is ``torch.cuda`` if torch is used.
+    """
     machine: dict[str, Any] = {"cpu": env.cpu_name()}
     if options["device"] == "cuda" and cuda is not None:
         machine["gpu"] = str(cuda.get_device_name())
@@ -35,7 +38,7 @@ def document(kind: str, options: Row, cuda: Any = None) -> dict[str, Any]:
 
 
 def header(found: Row) -> str:
-    """Return the heading: what was measured, on which machine, and how."""
+    """Return the heading of the output: versions, machine and method."""
     machine, options = found["machine"], found["options"]
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
     where = f"{machine['cpu']}, threads: {options['threads']}"
@@ -94,7 +97,7 @@ def milliseconds(seconds: Row) -> list[str]:
 
 
 def scatter_note(times: Iterable[tuple[str, Row]]) -> list[str]:
-    """Return the line that says which samples scatter, if any do."""
+    """Return a line about samples that scatter, if any do."""
     found = ", ".join(
         f"{name} {milliseconds(each)[1]} ms" for name, each in times if scatters(each)
     )

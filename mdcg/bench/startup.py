@@ -1,4 +1,4 @@
-"""``python -m mdcg bench startup``: what importing mdcg and opening a package take."""
+"""``python -m mdcg bench startup``: times of importing mdcg and opening a package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import MdcgError
 from .report import numbers_table
 
 _PARTS = ("import", "core", "open", "kernels")
-# In a process of its own: modules and kernels are loaded only once.
+# Runs in a fresh process, because modules and kernels are loaded only once.
 _CODE = """
 import json, sys
 from time import perf_counter
@@ -39,7 +39,8 @@ def measure(package: Path, repeats: int) -> dict[str, Any]:
 
     Returns ``cold`` and ``cached``: seconds for ``import`` (of mdcg), ``core`` (its compiled
     module), ``open`` (reading and checking the package) and ``kernels`` (compiling or loading
-    them), of ``cached`` medians; ``torch``: whether torch was imported; ``summary``: what runs.
+    them). The numbers of ``cached`` are medians. ``torch`` is whether torch was imported,
+    ``summary`` describes the kernels.
     """
     with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as cache:
         runs = [_run(package, os.environ | {"MDCG_CACHE_DIR": cache}) for _ in range(repeats + 1)]

@@ -36,7 +36,7 @@ def make_system(name: str, atoms: int | None = None) -> Atoms:
             )
         try:
             return cast(Atoms, read(name, index=0))
-        except Exception as error:  # every format of ASE raises its own
+        except Exception as error:  # every reader of ASE raises its own errors
             raise ValueError(
                 f"{name} cannot be read as a structure ({type(error).__name__}: {error}): "
                 "expected a file that ASE reads, such as .xyz or .cif"

@@ -17,7 +17,7 @@ Run: TypeAlias = Callable[[], object]
 #: Calls a function a number of times and returns the mean seconds of one call.
 Clock: TypeAlias = Callable[[Run, int], float]
 
-# Quartiles of a quiet machine differ by some percent.
+# On an idle machine, quartiles differ by a few percent.
 _SCATTER = 1.5
 _WARMUP = 3  # TorchScript specialises its code during the first three calls
 # M_MMAP_MAX: never use mmap; M_TRIM_THRESHOLD: never return memory; M_TOP_PAD: grow in steps.
@@ -32,7 +32,7 @@ def torch_cuda() -> Any:
 
 
 def clock_for(device: str) -> Clock:
-    """Return the host's clock; for a CUDA device of torch one that waits for each call."""
+    """Return a clock; for a CUDA device that torch uses, it waits for each call."""
     cuda = torch_cuda() if device == "cuda" else None
     wait = (lambda: None) if cuda is None else cuda.synchronize
 
@@ -53,7 +53,7 @@ def clock_for(device: str) -> Clock:
 def interleave(
     runs: Mapping[str, Run], clock: Clock, *, repeats: int = 10, sample_seconds: float = 0.02
 ) -> dict[str, dict[str, Any]]:
-    """Time several functions in turns: A B C, A B C, ….
+    """Time several functions, interleaved: A B C, A B C, ….
 
     A disturbance of the machine then affects all of them. A sample of a function that takes less
     than `sample_seconds` is the mean of several calls. The result has ``median``, ``quartile1`` and
@@ -83,19 +83,19 @@ def interleave(
 
 
 def scatters(seconds: Mapping[str, Any]) -> bool:
-    """Return whether the quartiles of samples are so far apart that a ratio says nothing."""
+    """Return whether the quartiles of samples are too far apart for a ratio to have a meaning."""
     return bool(seconds["quartile3"] > _SCATTER * seconds["quartile1"])
 
 
 def ratio(seconds: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Return the ratio of two medians, or None where samples of one of them scatter."""
+    """Return the ratio of two medians, or None if samples of one of them scatter."""
     if scatters(seconds) or scatters(other):
         return None
     return float(seconds["median"] / other["median"])
 
 
 def keep_heap() -> None:
-    """Let glibc keep big temporaries of a step on the heap for the next one.
+    """Let glibc keep the memory of large temporaries of a step for the next step.
 
     Without it glibc maps and unmaps them every time, and page faults make the step of an e3nn model
     1.3 to 2.4 times as long.
@@ -114,13 +114,13 @@ def release_memory() -> None:
 
 
 def free_bytes() -> int:
-    """Return the bytes that the driver of the CUDA device can still give; 0 without torch."""
+    """Return the free bytes of the CUDA device, or 0 without torch."""
     cuda = torch_cuda()
     return 0 if cuda is None else int(cuda.mem_get_info()[0])
 
 
 def peak_bytes(run: Run, device: str, inputs: int) -> int | None:
-    """Return the bytes of inputs and of what a call adds to memory at its highest.
+    """Return the bytes of inputs, plus the largest memory that a call adds to them.
 
     This is resident memory of the process on a CPU, and memory of torch's allocator on a CUDA
     device. None: the system does not report it.
@@ -134,7 +134,7 @@ def peak_bytes(run: Run, device: str, inputs: int) -> int | None:
         cuda.synchronize()
         return inputs + int(cuda.max_memory_allocated()) - before
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the highest value
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _status_bytes("VmRSS")
         for _ in range(3):
             run()

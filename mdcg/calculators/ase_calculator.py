@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def hessian(
     atoms: Atoms, step: float, dtype: str, batch: Callable[..., list[dict[str, Any]]]
 ) -> npt.NDArray[np.float64]:
-    """Return the matrix of :meth:`MDCGCalculator.get_hessian`; its `batch` gives the forces."""
+    """Return the matrix of :meth:`MDCGCalculator.get_hessian`; `batch` evaluates images."""
     if dtype != "float64":
         raise ValueError(
             f"the Hessian needs a model in float64, got {dtype}: convert the checkpoint with "
@@ -75,45 +75,44 @@ class MDCGCalculator(Calculator):
         A package (``.mdcg``) written by ``mdcg-patch``, which runs in mdcg's engine, without torch;
         several packages are a committee. Or a model that runs in its own framework: a checkpoint
         written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or ``.nequip.zip``, which
-        is patched after loading (logged at INFO, the file stays as it is); or a loaded model,
-        which is used as it is given and never changed: an unpatched one is not accelerated (logged
-        as a warning), so call :func:`mdcg.patch_model` before. See `is_patched`.
+        is patched after loading (logged at INFO; the file does not change); or a loaded model,
+        which is never changed. An unpatched loaded model is not accelerated (logged as a warning):
+        call :func:`mdcg.patch_model` first. See `is_patched`.
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
-        cached yet; neither torch nor a CUDA toolkit. In a step only positions and results are
-        copied: neighbour lists are made on the device, unless most of the system is empty.
+        cached yet, but neither torch nor a CUDA toolkit. A step copies only positions and results:
+        neighbour lists are made on the device, unless most of the system is empty.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``, or ``"fp32"`` or ``"fp64"``: precision of the evaluation.
-        None is that of the model. The precision of packages and NequIP models is fixed when they
-        are made.
+        None is the model's precision. The precision of packages and NequIP models is fixed when
+        they are made.
     head : str, optional
-        Head of a multi-head model; needed if there are several.
+        Head of a model with several heads, which must be named.
     skin : float
         Length in Å by which the neighbour list is longer than the cutoff. A list is used again
-        until an atom has moved by half of that, less if the cell is strained. Results do not depend
-        on it.
+        until an atom has moved by half the skin, or less if the cell is strained. Results do not
+        depend on the skin.
     species_types : mapping of str to str, optional
         For NequIP models whose types are not named by chemical symbols: the type name for each
         chemical symbol, such as ``{"O": "oxygen"}``.
     kernels : str
-        For packages. ``"auto"``: compiled kernels from the cache, or compiled now; where that
-        cannot be, CPUs run generic ones, which are slower and give the same numbers (logged as a
-        warning). ``"generic"``, CPUs only: those. ``"generated"``: an error where generic ones
-        would run. The name of a ``.mdcg-kernels`` file: the compiled kernels in it.
+        For packages. ``"auto"``: compiled kernels from the cache, or compiled now; if neither is
+        possible, CPUs run generic kernels, which are slower and give the same numbers (logged as a
+        warning). ``"generic"``, CPUs only: generic kernels. ``"generated"``: compiled kernels, or
+        an error. The name of a ``.mdcg-kernels`` file: the compiled kernels in it.
     threads : int, optional
-        For packages: threads that share the work; None is OpenMP's choice (``OMP_NUM_THREADS``).
-        Results do not depend on it.
+        For packages: number of threads; None is OpenMP's choice (``OMP_NUM_THREADS``). Results do
+        not depend on it.
     precision : str, optional
-        For packages. The names of `dtype` confirm the precision that the package was made with;
-        None is that of the package.
+        For packages. Values as for `dtype`; another precision than the package's is an error.
     dispersion : str, optional
-        For packages that hold it (``mdcg-patch --dispersion pbe``): the functional whose D3
-        dispersion is added to all results, in float64. A committee adds that of its first package.
+        For packages with dispersion (``mdcg-patch --dispersion pbe``): the functional whose D3
+        dispersion is added to all results, in float64. A committee adds its first package's.
     damping : {"bj", "zero"}
-        Damping of the dispersion at short distances: that of Becke and Johnson or of the original
-        D3. This and `dispersion_cutoff` need `dispersion`: without it, values other than the
-        defaults are an error.
+        Damping of the dispersion at short distances, by Becke and Johnson or as in the original D3.
+        Without `dispersion`, other values of this and `dispersion_cutoff` than the defaults are an
+        error.
     dispersion_cutoff : float
         Largest distance in Å of pairs that interact; the default is 40 Bohr, as in MACE's
         calculators.
@@ -124,9 +123,9 @@ class MDCGCalculator(Calculator):
         ``energy``, ``free_energy`` (the same number), ``energies`` (per atom), in eV and with the
         energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, the
         strain derivative divided by the volume of the cell, for systems that are periodic in at
-        least one direction and whose cell has three vectors; of packages also ``stresses``, the
-        part of each atom, of which the stress is the sum. A committee gives their means, and adds
-        to `results` for each of them ``..._std``, the standard deviation over the packages, and
+        least one direction and whose cell has three vectors. Packages also have ``stresses``, the
+        contribution of each atom to the stress. A committee gives means, and adds to `results` for
+        each property ``..._std``, the standard deviation over the packages, and
         ``..._committee``, the single values.
 
     Raises
@@ -140,30 +139,30 @@ class MDCGCalculator(Calculator):
     DeviceError
         The device does not exist, or its driver cannot run the kernels.
     KernelCompileError
-        The kernels are not cached, and there is no C++ compiler (CPU) or NVRTC (CUDA); of a package
-        on a GPU at the first evaluation.
+        The kernels are not cached, and there is no C++ compiler (CPU) or NVRTC (CUDA). A package on
+        a GPU raises this at the first evaluation.
     ValueError, TypeError
         An argument is out of range or of the wrong kind, or the head is missing or unknown.
 
     Notes
     -----
-    Only what is asked for is computed: an energy alone costs no backward pass, and forces come
-    without stress until stress has been asked for beside them, as in constant-pressure runs; then
-    the next step computes both at once. ``atoms.info["charge"]`` and ``["spin"]`` are passed to
-    models that use them, as are the structure's categorical fields that a NequIP model reads, from
-    ``atoms.info``. Neither torch's threads nor environment or random state are touched, and torch's
-    default dtype only during calls of MACE models of several heads, which make tensors in it.
+    Only the properties that are asked for are computed: an energy alone needs no backward pass.
+    Stress is computed together with forces if the previous step asked for both, as in
+    constant-pressure runs. ``atoms.info["charge"]`` and ``["spin"]`` are passed to models that use
+    them, and so are categorical fields of ``atoms.info`` that a NequIP model reads. The calculator
+    does not change torch's threads, environment or random state. It changes torch's default dtype
+    only during calls of MACE models that make tensors in it, such as those of several heads.
 
     Copies (``copy.deepcopy``, ``pickle``) share nothing with the original: they open the same file
-    with the same options, and raise `PackageError` or `CheckpointError` where it has changed or is
-    gone. A loaded model, or one that was changed in place, is itself copied.
+    with the same options, and raise `PackageError` or `CheckpointError` if it has changed or is
+    missing. A loaded model, or one that was changed in place, is itself copied.
 
     While running it raises ``ase.calculators.calculator.InputError`` for species that the model
     does not know and for unusable positions or cells, ``PropertyNotImplementedError`` for stress
     of molecules and in cells of fewer than three vectors, and ``CalculationFailed`` if the model
-    returns nan. A package raises ``MemoryError`` where host or device have too little, and can then
-    evaluate something smaller. Ctrl-C ends compilations and evaluations of packages on CPUs within
-    about a second; the calculator can be used afterwards.
+    returns nan. A package raises ``MemoryError`` if host or device have too little memory; it can
+    then evaluate a smaller structure. Ctrl-C ends compilations and evaluations of packages on CPUs
+    within about a second; the calculator can be used afterwards.
 
     Examples
     --------
@@ -174,7 +173,7 @@ class MDCGCalculator(Calculator):
     (3, 3)
     """
 
-    # not ClassVar, as ASE declares them as instance variables
+    # not ClassVar, because ASE declares an instance variable
     implemented_properties: list[str] = [*PROPERTIES]  # noqa: RUF012
 
     def __init__(
@@ -252,12 +251,12 @@ class MDCGCalculator(Calculator):
 
     @property
     def patch_report(self) -> PatchReport | None:
-        """Every tensor product of a torch model: patched, or why not; None for packages."""
+        """Whether each tensor product of a torch model is patched, and why not; or None."""
         return self._backend.patch_report
 
     @property
     def device(self) -> torch.device | str:
-        """Where the model is."""
+        """Device of the model."""
         return self._backend.device
 
     @property
@@ -289,7 +288,7 @@ class MDCGCalculator(Calculator):
         return self._backend.neighbors
 
     def report(self) -> EngineReport:
-        """Return which kernels of a package ran, and milliseconds of each part; printable.
+        """Return the kernels of a package and the milliseconds of each part; printable.
 
         Raises
         ------
@@ -317,8 +316,8 @@ class MDCGCalculator(Calculator):
         Returns
         -------
         numpy.ndarray, shape (n_nodes, n_features)
-            The values that the package's manifest names as descriptors, one after the other, each
-            in the order of its irreps.
+            The values that the package's manifest names as descriptors, in sequence, each in the
+            order of its irreps.
 
         Raises
         ------
@@ -330,8 +329,8 @@ class MDCGCalculator(Calculator):
     def get_heat_flux(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
         """Return the heat flux of atoms that move, for Green-Kubo thermal conductivities.
 
-        The flux of a message-passing potential is exact: it costs four evaluations of the cell with
-        all periodic images that messages come from. It is not divided by the volume.
+        The flux is exact for message-passing potentials too. It takes four evaluations of the cell
+        with all periodic images that send messages to it. It is not divided by the volume.
 
         Parameters
         ----------
@@ -360,12 +359,12 @@ class MDCGCalculator(Calculator):
         atoms : ase.Atoms, optional
             None is the structure of the last call.
         step : float
-            Å by which each atom is moved; the error is of the order of its square.
+            Displacement of each atom in Å; the error is proportional to its square.
 
         Returns
         -------
         numpy.ndarray, shape (3 n_nodes, 3 n_nodes)
-            In eV/Å^2, symmetric; x, y and z of one atom after the other.
+            In eV/Å^2, symmetric; in the order of atoms, with x, y and z of each.
 
         Raises
         ------
@@ -377,24 +376,24 @@ class MDCGCalculator(Calculator):
     def batch(
         self, images: Sequence[Atoms], properties: Sequence[str] = ("energy", "forces")
     ) -> list[dict[str, Any]]:
-        """Evaluate many structures at once, faster than one after the other where they are small.
+        """Evaluate many structures at once, which is faster than one by one if they are small.
 
         Parameters
         ----------
         images : sequence of ase.Atoms
             Structures, which may differ in size, elements and cell.
         properties : sequence of str
-            Names out of `implemented_properties`.
+            Names from `implemented_properties`.
 
         Returns
         -------
         list of dict
-            What `results` would be for each structure. `results` itself is not touched.
+            The `results` of each structure. The calculator's own `results` do not change.
 
         Raises
         ------
         ase.calculators.calculator.InputError, PropertyNotImplementedError
-            As `calculate`.
+            As in :meth:`calculate`.
         """
         images = list(images)
         self._check_properties(properties)
@@ -433,13 +432,13 @@ class MDCGCalculator(Calculator):
         return {}
 
     def export_properties(self) -> Properties:
-        """Return those of the results that ASE has names for; others are in `results` alone."""
+        """Return the results that ASE has names for; others are only in `results`."""
         return Properties(
             {name: self.results[name] for name in self.results if name in all_outputs}
         )
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """Return what has changed since the last calculation.
+        """Return the names of what has changed since the last calculation.
 
         Parameters
         ----------
@@ -456,7 +455,7 @@ class MDCGCalculator(Calculator):
     def get_property(
         self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True
     ) -> Any:
-        """Return one property, computed if it is not known yet.
+        """Return a property, which is computed if it is not known.
 
         Parameters
         ----------
@@ -465,7 +464,7 @@ class MDCGCalculator(Calculator):
         atoms : ase.Atoms, optional
             None is the structure of the last call.
         allow_calculation : bool
-            Return None rather than compute.
+            If False, return None instead of computing.
         """
         self._check_properties([name])
         changes = [] if atoms is None else self.check_state(atoms)
@@ -492,17 +491,17 @@ class MDCGCalculator(Calculator):
         atoms : ase.Atoms, optional
             None is the structure of the last call.
         properties : sequence of str
-            What is wanted, out of `implemented_properties`.
+            Names from `implemented_properties`.
         system_changes : sequence of str
-            What changed since the last call; empty adds to the results that are there.
+            What changed since the last call; if empty, results are added to the known ones.
 
         Raises
         ------
         ase.calculators.calculator.InputError
             Unknown species, or positions or a cell that are unusable.
         ase.calculators.calculator.PropertyNotImplementedError
-            Stress of a structure that has none, see `implemented_properties`, or a property that
-            the model does not have.
+            A property that the model does not have, or the stress of a structure without one: see
+            `implemented_properties`.
         """
         atoms = self._atoms_or_last(atoms)
         self._check_properties(properties)

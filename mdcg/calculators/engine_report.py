@@ -1,4 +1,4 @@
-"""The kernels of a package: what is logged about them, and the report of an evaluation."""
+"""Log messages about the kernels of a package, and the report of an evaluation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class EngineReport:
     ----------
     packages : tuple of dict
         For each package of the calculator: ``kernels`` (name, ``origin``: named, cached, made,
-        generic or not loaded, and why), ``layers`` (milliseconds forward and backward in
-        the last evaluation), ``milliseconds`` of all, ``nodes``, ``edges``, ``bytes`` of buffers,
-        ``instruction_set``; or ``device`` and ``device_name``, where layers' times are those of the
-        last step that was not captured, and ``replays`` counts the captured ones.
+        generic or not loaded, and why), ``layers`` (milliseconds forward and backward in the last
+        evaluation), ``milliseconds`` in total, ``nodes``, ``edges``, ``bytes`` of buffers, and
+        ``instruction_set``. On a GPU, ``device`` and ``device_name`` instead of the latter;
+        ``layers`` then belong to the last step without CUDA graph, and ``replays`` counts steps
+        that replayed a graph.
     """
 
     packages: tuple[Mapping[str, Any], ...]
@@ -68,14 +69,14 @@ _LOG = logging.getLogger("mdcg")
 
 
 class KernelLog:
-    """Logs once what a user should know about the kernels of a package."""
+    """Logs messages about the kernels of a package, once."""
 
     def __init__(self, model: _core.Model, name: str, device: str) -> None:
         self._model, self._name, self._on_device = model, name, device != "cpu"
         self._has_begun = self._has_ended = False
 
     def before(self) -> None:
-        """Warn that the engine will start ``python -m mdcg kernels`` and wait for it."""
+        """Announce that the engine will run ``python -m mdcg kernels``, before it does."""
         if self._has_begun:
             return
         self._has_begun = True

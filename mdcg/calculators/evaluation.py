@@ -1,4 +1,4 @@
-"""The result of an evaluation, and checks that all backends share."""
+"""The result of an evaluation, and checks that both backends share."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ IntArray = npt.NDArray[np.int64]
 def types_by_number(
     names: Sequence[str], species_types: Mapping[str, str] | None = None
 ) -> IntArray:
-    """Return the type of every atomic number, -1 where the model has none.
+    """Return the type of every atomic number, -1 if the model does not know it.
 
-    `names` are the model's types in order, and `species_types` has the type name for each chemical
-    symbol, None where type names are chemical symbols.
+    `names` are the model's types in order. `species_types` has the type name for each chemical
+    symbol; None if type names are chemical symbols.
     """
     if species_types is None:
         strange = [name for name in names if name not in atomic_numbers]
@@ -74,7 +74,7 @@ def require_known(numbers: IntArray, types: IntArray) -> None:
 
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-#: A Debye in e Å, with the constants of SI as MACE has them.
+#: A Debye in e Å, computed like in MACE.
 _DEBYE = 1e-11 / 299792458 / 1.602176634e-19
 RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 # Keys of `atoms.info` that MACECalculator reads for inputs of MACE's models.
@@ -94,24 +94,24 @@ class Options:
     kernels: str
     threads: int | None
     precision: str | None
-    #: Empty, or functional, damping and cutoff as the engine names them.
+    #: Empty, or functional, damping and cutoff by the engine's names.
     dispersion: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results for one structure; None where a result was not asked for or does not exist."""
+    """Results for one structure; None if a result was not asked for or does not exist."""
 
     energy: float | None  # eV, with the energies of the isolated atoms
     energies: FloatArray | None  # [n_nodes], None if the energy is not a sum over atoms
     forces: FloatArray | None  # [n_nodes, 3] eV/Å
     stress: FloatArray | None  # [3, 3] eV/Å^3, positive under tension
     stresses: FloatArray | None = None  # [n_nodes, 3, 3]; they sum to `stress`
-    extra: dict[str, Any] = field(default_factory=dict)  # such as those of a committee
+    extra: dict[str, Any] = field(default_factory=dict)  # such as deviations of a committee
 
     @classmethod
     def of_nothing(cls, wanted: Container[str]) -> Evaluation:
-        """Return the evaluation of a structure without atoms; `wanted` as from `wanted_of`."""
+        """Return the evaluation of a structure without atoms; `wanted` is from `wanted_of`."""
         shapes = {"forces": (0, 3), "stress": (3, 3), "stresses": (0, 3, 3)}
         found = {name: np.zeros(s) if name in wanted else None for name, s in shapes.items()}
         dipoles = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))}
@@ -119,7 +119,7 @@ class Evaluation:
         return cls(energy=0.0, energies=np.zeros(0), **found, extra=extra)
 
     def __add__(self, other: Evaluation) -> Evaluation:
-        """Return the sum of two results of one structure; `extra` is that of the first."""
+        """Return the sum of two results of one structure, with the first one's `extra`."""
         sums: dict[str, Any] = {}
         for name in RESULTS:
             one, two = getattr(self, name), getattr(other, name)
@@ -128,16 +128,16 @@ class Evaluation:
 
 
 def keys_of_input(name: str) -> tuple[str, ...]:
-    """Return the keys of ``atoms.info`` that may hold an input of a model, the first one first."""
+    """Return the keys of ``atoms.info`` for an input of a model, in the order of preference."""
     other = _KEYS_OF_INPUT.get(name)
     return (name,) if other is None else (other, name)
 
 
 def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
-    """Raise ``InputError`` where a structure states another value than a package was made for.
+    """Raise ``InputError`` if a structure states another value than a package was made for.
 
-    `fixed` are the values that the conversion fixed. `stated` is ``atoms.info`` or the like: a
-    number, or one for each of several structures; None states nothing.
+    `fixed` are the values that the conversion fixed. `stated` is ``atoms.info`` or a similar
+    mapping, with a number, or a number for each of several structures; None states nothing.
     """
     for name, value in fixed.items():
         for key in keys_of_input(name):
@@ -187,7 +187,7 @@ def errors_of_images(
 
 
 def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
-    """Return what the engine has found of a structure."""
+    """Return the engine's results for a structure."""
     return Evaluation(
         energy=float(found["energy"]) if "energy" in found else None,
         energies=found.get("energies"),
@@ -201,19 +201,19 @@ def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
 def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
     """Return the stress (eV/Å^3) of a virial (eV), or of the virial of each atom.
 
-    `require_stress` has refused structures that have none.
+    `require_stress` has refused structures without a stress.
     """
     return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
 
 
 def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the volumes (Å^3) that virials are divided by, zero for structures without a stress.
+    """Return the volumes (Å^3) that divide virials, zero for structures without a stress.
 
     The stress is the derivative of the energy with respect to strain, divided by the volume of the
-    cell. It exists where the cell has three independent vectors and at least one of them is
-    periodic: the volume of a slab includes the vacuum inside its cell. Shapes are (..., 3, 3) of
-    cells, whose rows are vectors, and (..., 3) of `periodic`. Where vectors are not finite the
-    volume is not zero, because the neighbour list raises the error for such cells.
+    cell. It exists if the cell has three independent vectors and at least one of them is periodic:
+    the volume of a slab includes the vacuum in its cell. `cells` have the shape (..., 3, 3) with
+    vectors as rows, `periodic` has the shape (..., 3). If vectors are not finite the volume is not
+    zero, so that the neighbour list raises the error for such cells.
     """
     with np.errstate(invalid="ignore"):
         volumes = np.abs(np.linalg.det(cells))
@@ -225,8 +225,8 @@ def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatA
 def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
     """Return dipoles of atoms, the last three descriptors, and their sum.
 
-    As in MACE, the sum includes the dipole of fixed charges, which the array ``Qs`` of the atoms
-    has in units of the elementary charge.
+    Like in MACE, the sum includes the dipole of fixed charges: the array ``Qs`` of the atoms, in
+    units of the elementary charge.
     """
     dipoles = descriptors[:, -3:]
     charges = atoms.arrays.get("Qs", np.zeros(len(atoms)))
@@ -234,7 +234,7 @@ def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
 
 
 def mean_of(found: Sequence[Evaluation]) -> Evaluation:
-    """Return the mean, with the deviation (of the population) and the single results beside it."""
+    """Return the mean; `extra` has the deviation (of the population) and the single results."""
     means: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name in found[0].extra:
@@ -255,9 +255,9 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
 
 
 def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> set[str]:
-    """Return what a backend is asked for besides energies.
+    """Return what a backend must compute besides energies.
 
-    Raises ``PropertyNotImplementedError`` where a structure has no stress.
+    Raises ``PropertyNotImplementedError`` if a structure has no stress.
     """
     found = {"forces", "stress", "stresses", "dipole"}.intersection(properties)
     for atoms in images if found & {"stress", "stresses"} else ():
@@ -266,7 +266,7 @@ def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> set[str]:
 
 
 def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> dict[str, Any]:
-    """Return what ASE calls ``results``: stresses in Voigt's order."""
+    """Return results in the format of ASE: stresses in Voigt's order."""
     if "energies" in wanted and found.energies is None:
         raise PropertyNotImplementedError(
             f"the energy of {model_class} is not a sum over atoms, so it has no energies"
@@ -284,7 +284,7 @@ def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> di
 
 
 def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[str]:
-    """Return what models read and what differs between two structures, in ASE's words."""
+    """Return which inputs of models differ between two structures, by ASE's names."""
     if last is None:
         return list(all_changes)
     return [
@@ -302,7 +302,7 @@ def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[st
 def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atoms:
     """Return a copy of a structure.
 
-    Where only positions have changed, the last copy is filled again instead of making a new one.
+    If only positions have changed, they are written into the last copy, which is returned.
     """
     if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
         return atoms.copy()
@@ -321,7 +321,7 @@ def has_stress(atoms: Atoms) -> bool:
 
 
 def require_stress(atoms: Atoms) -> None:
-    """Raise ``PropertyNotImplementedError`` where a structure has no stress."""
+    """Raise ``PropertyNotImplementedError`` if a structure has no stress."""
     if not has_stress(atoms):
         raise PropertyNotImplementedError(
             "stress needs a cell of three independent vectors, of which at least one is periodic, "

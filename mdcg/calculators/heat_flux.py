@@ -1,8 +1,8 @@
 """The heat flux of a message-passing potential.
 
-Langer, Frank and Knoop, J. Chem. Phys. 159, 174105 (2023): in a cell without periodic images, with
-as many copies of atoms as messages come from, the flux follows from gradients of energies that are
-weighted with the positions of their atoms.
+Langer, Frank and Knoop, J. Chem. Phys. 159, 174105 (2023): in an open system that contains all
+images that send messages to the cell, the flux follows from gradients of energies that are weighted
+with the positions of their atoms.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 class Unfolded(NamedTuple):
-    """An open system: the atoms of a cell, which come first, and periodic images of them."""
+    """An open system: the atoms of a cell, then periodic images of them."""
 
-    atom: IntArray  # [n_nodes] the atom that a node is an image of
+    atom: IntArray  # [n_nodes] the atom of which a node is an image
     positions: FloatArray  # [n_nodes, 3] Å
     sender: IntArray  # [n_edges]
     receiver: IntArray  # [n_edges]
@@ -32,23 +32,23 @@ class Unfolded(NamedTuple):
 def unfold(atoms: Atoms, edges: _core.NeighborList, layers: int) -> Unfolded:
     """Follow the edges of a cell backwards from its atoms, once for each layer of messages.
 
-    Images that are reached in the last step only send: no edge leads to them.
+    Images that are found in the last step only send messages: no edge leads to them.
     """
     count = len(atoms)
     sender, shift = edges.sender.astype(np.int64), -edges.cell_shifts().astype(np.int64)
     first = edges.row_ptr
-    # a node is an atom and the cell it is in
+    # a node is an atom and the indices of its cell
     nodes = np.concatenate([np.arange(count)[:, None], np.zeros((count, 3), np.int64)], axis=1)
     receivers, senders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     begin = 0
     for _ in range(layers):
-        new = nodes[begin:]  # those that get messages from here on
+        new = nodes[begin:]  # nodes whose edges are not followed yet
         degree = first[new[:, 0] + 1] - first[new[:, 0]]
         number = np.repeat(np.arange(len(new)), degree)
         edge = np.arange(degree.sum()) - np.repeat(np.cumsum(degree) - degree, degree)
         edge += first[new[number, 0]]
         ends = np.concatenate([sender[edge][:, None], new[number, 1:] + shift[edge]], axis=1)
-        # known nodes keep their number, as the first of those that are equal
+        # known nodes come first among equal ones, so they keep their number
         known = len(nodes)
         _, where, which = np.unique(
             np.concatenate([nodes, ends]), axis=0, return_index=True, return_inverse=True
@@ -68,11 +68,12 @@ def heat_flux(
 ) -> FloatArray:
     """Return the heat flux of moving atoms, shape (3,), in eV Å per unit of time of ASE.
 
-    `system` is made of the atoms and `types` are theirs. `evaluate` takes positions, types and
+    `system` was made from `atoms`, which have the `types`. `evaluate` takes positions, types and
     edges of nodes, and ``energy_weights``.
     """
     count, velocities = len(atoms), atoms.get_velocities()
-    centre = atoms.positions.mean(axis=0)  # any point will do: near numbers lose no digits
+    # any origin is right, and small numbers lose fewer digits
+    centre = atoms.positions.mean(axis=0)
     at, moving = system.positions - centre, velocities[system.atom]
     edges = (system.sender, system.receiver, np.zeros((len(system.sender), 3)))
     weights = np.zeros((4, len(at)))

@@ -29,7 +29,7 @@ class Edges:
     shifts: torch.Tensor  # [n_edges, 3] float64, unit_shifts @ cell in Å
 
     def select(self, kept: torch.Tensor) -> Edges:
-        """Return the edges of the given numbers."""
+        """Return the edges with the given indices."""
         return Edges(*(part.index_select(dim, kept) for part, dim in self._parts()))
 
     def equals(self, other: Edges) -> bool:
@@ -45,9 +45,9 @@ class Edges:
 class SkinNeighborList:
     """All edges shorter than a cutoff, from a longer list that is reused while atoms move little.
 
-    The longer list, made by the engine, holds edges up to ``cutoff + skin`` and is valid while no
-    other pair can have come closer than the cutoff. Every update selects the edges that are now
-    shorter than the cutoff and keeps their order, so edges and order do not depend on the skin.
+    The longer list, made by the engine, contains edges up to ``cutoff + skin``. It is valid while
+    no other pair can be closer than the cutoff. Every update selects the edges that are now shorter
+    than the cutoff and keeps their order, so edges and order do not depend on the skin.
     """
 
     def __init__(self, cutoff: float, skin: float, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class SkinNeighborList:
         """Return the edges of a geometry in ASE's conventions.
 
         These are the same tensors as last time if the set of edges is unchanged. Raises
-        ``InputError`` where positions or cell are unusable, or two atoms are at the same place.
+        ``InputError`` if positions or cell are unusable, or if two atoms are at the same place.
         """
         try:
             change = self._near.update(positions, cell, pbc.tolist())

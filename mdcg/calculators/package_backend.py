@@ -1,4 +1,4 @@
-"""Packages as a back end of MDCGCalculator: the engine in C++, without torch."""
+"""The backend of MDCGCalculator for packages: the engine in C++, without torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .heat_flux import heat_flux, unfold
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
-# Exceptions for the values of mdcg_status.
+# Values of mdcg_status, and their exceptions.
 _ARGUMENT, _FILE, _UNSUPPORTED, _COMPILER, _MEMORY, _COMMUNICATION, _NUMERIC = range(1, 8)
 _DEVICE = 9
 _ERRORS: dict[int, type[Exception]] = {
@@ -60,7 +60,7 @@ _ERRORS: dict[int, type[Exception]] = {
 
 
 def packages_of(model: object) -> list[str | os.PathLike[str]] | None:
-    """Return the packages that were given, or None for a model that torch runs."""
+    """Return the paths of packages, or None if torch must run the model."""
     if isinstance(model, (str, os.PathLike)):
         return [model] if is_package(model) else None
     if not isinstance(model, (list, tuple)):
@@ -87,7 +87,7 @@ def engine_errors(argument: type[Exception] = ValueError) -> Iterator[None]:
 
 
 class _Member:
-    """One package of a committee, or the dispersion that the first package holds."""
+    """One package of a committee, or the dispersion of the first package."""
 
     model: _core.Model
 
@@ -106,7 +106,7 @@ class _Member:
     def evaluate(
         self, positions: FloatArray, types: npt.NDArray[np.integer[Any]], **options: Any
     ) -> dict[str, Any]:
-        """Evaluate one structure; options are the engine's."""
+        """Evaluate one structure, with options of the engine."""
         self.kernel_log.before()
         with engine_errors(InputError):
             return self.model.evaluate(positions, types, **options)
@@ -119,13 +119,13 @@ class _Member:
 
 
 def _flags(wanted: set[str]) -> dict[str, bool]:
-    """Return what is wanted by the names of the engine."""
+    """Return the wanted results as flags of the engine."""
     names = {"forces": "forces", "virial": "stress", "virials": "stresses", "descriptors": "dipole"}
     return {name: of in wanted for name, of in names.items()}
 
 
 def _cell_of(atoms: Atoms) -> dict[str, Any]:
-    """Return options with which the engine finds the neighbours of a structure itself."""
+    """Return options that make the engine find the neighbours of a structure."""
     return {"cell": atoms.cell.array, "periodic": atoms.pbc}
 
 
@@ -158,7 +158,7 @@ _backends: WeakSet[PackageBackend] = WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace all locks in a forked child, since threads of the parent may hold them."""
+    """Replace all locks in a forked child, because threads of the parent may hold them."""
     for backend in _backends:
         backend._needs_reopen = backend._needs_reopen or backend._evaluates.locked()
         backend._lock, backend._evaluates = threading.RLock(), threading.Lock()
@@ -187,7 +187,7 @@ class PackageBackend:
                 f"device is {self.device!r}, expected 'cpu', 'cuda' or 'cuda:N' for a package"
             )
         self._options = replace(options, device=self.device)
-        # absolute, as copies may be opened in another folder
+        # absolute, because the working folder may differ when a copy is opened
         self._files = [str(Path(path).absolute()) for path in paths]
         engine = {"kernels": options.kernels, "precision": options.precision or ""}
         self._members = [
@@ -221,13 +221,13 @@ class PackageBackend:
         self._threads = options.threads or 0
         self._lock = threading.RLock()  # held from the update of the list until it has been read
         self._evaluates = threading.Lock()
-        self._numbers: IntArray | None = None  # of the last structure, and the types of its atoms
-        self._types: list[npt.NDArray[np.int32]] = []
-        self._needs_reopen = False  # after a fork while another thread evaluated
+        self._numbers: IntArray | None = None  # atomic numbers of the last structure
+        self._types: list[npt.NDArray[np.int32]] = []  # its types for each package
+        self._needs_reopen = False  # True after a fork during an evaluation
         _backends.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what opens the packages again; copies share nothing with this backend."""
+        """Return how to open the packages again; copies share nothing with this backend."""
         digests = [member.model.digest for member in self._members]
         return _reopen, (self._files, digests, self._options), {"name": self.name}
 
@@ -257,7 +257,7 @@ class PackageBackend:
                     member.kernel_log.after()
 
     def _open_again(self) -> None:
-        """Open the packages again; objects that are half changed are kept and never destroyed."""
+        """Open the packages again. Half-changed objects are kept and never destroyed."""
         before = vars(self).copy()
         reopen, arguments, state = self.__reduce__()
         vars(self).update({**vars(reopen(*arguments)), **state, "_before_fork": before})
@@ -279,7 +279,7 @@ class PackageBackend:
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs whose values the package fixes, and charges that count in dipoles."""
+        """Return the inputs whose values the package fixes, and charges that dipoles include."""
         keys = [key for name in self._fixed_inputs for key in keys_of_input(name)]
         found = {key: atoms.info[key] for key in keys if key in atoms.info}
         charges = atoms.arrays.get("Qs")
@@ -339,7 +339,7 @@ class PackageBackend:
         return [each[0] if len(each) == 1 else mean_of(each) for each in results]
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
-        """Return features of every atom, for a committee those of the first package."""
+        """Return features of every atom; for a committee, from the first package."""
         self._check_inputs(atoms)
         first = self._members[0]
         columns = first.model.descriptor_width - 3 * first.has_dipoles  # dipoles are the last
@@ -351,7 +351,7 @@ class PackageBackend:
         return np.asarray(found["descriptors"])[:, :columns]
 
     def heat_flux(self, atoms: Atoms) -> FloatArray:
-        """Return the heat flux, for a committee the mean of those of its packages."""
+        """Return the heat flux; for a committee, the mean of its packages."""
         if self._dispersion:
             raise UnsupportedProblemError(
                 "the heat flux of dispersion is not implemented: use a calculator without "
@@ -392,7 +392,7 @@ class PackageBackend:
         return member.evaluate(atoms.positions, types, **place, **wanted)
 
     def _update(self, atoms: Atoms) -> None:
-        """Update types and, unless the packages make their own on a device, the neighbour list."""
+        """Update types and, unless devices make their own lists, the neighbour list."""
         if self._numbers is None or not _core.arrays_agree(self._numbers, atoms.numbers, 0.0):
             self._numbers = None
             self._check_species(atoms)

@@ -1,4 +1,4 @@
-"""Loaded MACE and NequIP models as a back end of MDCGCalculator: needs torch."""
+"""The backend of MDCGCalculator for MACE and NequIP models that torch runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOG = logging.getLogger("mdcg")
 
 
 class _GivenModel:
-    """A model that was not loaded from a file, so it is itself copied and pickled."""
+    """A model that is copied and pickled itself, because it was not loaded from a file."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -44,7 +44,7 @@ class _GivenModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         stream = io.BytesIO()
-        # not through pickle, with which torch's processes share the memory of tensors
+        # Not by pickle: with it, torch's processes would share the memory of tensors.
         torch.save(self.model, stream)
         return _unpickled, (stream.getvalue(),)
 
@@ -85,7 +85,7 @@ class TorchBackend:
         with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
             device = None if options.device is None else as_device(options.device)
             loaded, self.name = _prepare(model, device, _as_dtype(options.dtype))
-        # absolute, as copies may be opened in another folder
+        # absolute, because the working folder may differ when a copy is opened
         self._file = None if isinstance(model, torch.nn.Module) else str(Path(model).absolute())
         self._options = options
         self._fingerprint = _fingerprint(loaded)
@@ -110,7 +110,7 @@ class TorchBackend:
         self._numbers: bytes | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments of a copy: the file again, or a model that was given or changed."""
+        """Return the arguments of a copy: the file, or the model if it was given or changed."""
         from_file = self._file is not None and _fingerprint(self.model) == self._fingerprint
         model = self._file if from_file else _GivenModel(self.model)
         return _reopen, (model, self._fingerprint, self._options), {"name": self.name}
@@ -127,7 +127,7 @@ class TorchBackend:
 
     @property
     def patch_report(self) -> PatchReport:
-        """Every tensor product of the model: patched, or why not."""
+        """Whether each tensor product of the model is patched, or why not."""
         return inspect_model(self.model)
 
     def describe(self) -> str:
@@ -135,10 +135,10 @@ class TorchBackend:
         return f"{'patched' if self.is_patched else 'unpatched'} {self.model_class}"
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return what the model reads besides the geometry."""
+        """Return the inputs of the model besides the geometry."""
         return self._evaluator.inputs_of(atoms)
 
-    @torch.inference_mode(False)  # tensors that are kept between calls must be ordinary ones
+    @torch.inference_mode(False)  # tensors that are kept between calls must be ordinary
     def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
         """Evaluate the model on one structure."""
         numbers = np.asarray(atoms.numbers, dtype=np.int64)
@@ -160,7 +160,7 @@ def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 def as_device(device: str | torch.device) -> torch.device:
     """Return a device that torch can use; a CUDA device without a number is torch's current one.
 
-    Raises `DeviceError` where torch has no such CUDA device, and `ValueError` for other kinds.
+    Raises `DeviceError` if torch has no such CUDA device, and `ValueError` for other kinds.
     """
     try:
         found = torch.device(device)
@@ -210,7 +210,7 @@ def _from_file(
     loaded = load_model(path)
     if _other_dtype(loaded, dtype):
         loaded = loaded.to(dtype)
-    # on its device before it is patched: layers are checked where they will run
+    # moved before it is patched, because layers are checked on the device where they will run
     loaded = loaded.to(device or torch.device("cpu"))
     if not is_patched(loaded):
         report = patch_model(loaded)
@@ -249,7 +249,7 @@ def _from_module(
     converted = _other_dtype(model, dtype)
     if not (moved or converted):
         return model
-    # a copy, as the caller's model is not ours to change
+    # a copy, because the caller's model must not change
     return copy_model(model).to(device=device, dtype=dtype if converted else None)
 
 

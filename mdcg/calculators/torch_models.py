@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
     """Keep other threads from evaluating the same model.
 
-    An evaluation changes the live model for a while, which calculators may share.
+    Calculators may share a model, which an evaluation changes for a while.
     """
     with _registry:
         lock = _locks.setdefault(model, threading.RLock())
@@ -66,8 +66,8 @@ def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
 class LoadedModel:
     """A loaded model, patched or not, as a function from a geometry to energy, forces and stress.
 
-    The model is not changed. `head` None is for models with one; `species_types` has the type name
-    for each chemical symbol, None where type names are chemical symbols.
+    The model is not changed. `head` may be None if the model has only one. `species_types` has the
+    type name for each chemical symbol; None if type names are chemical symbols.
     """
 
     #: Whether the energy is by definition the sum of the energies of atoms.
@@ -83,10 +83,10 @@ class LoadedModel:
         self.model, self.info = model, info
         self.head = info.heads[info.head_index(head)]
         self.types = types_by_number(info.symbols, species_types)
-        self._parameters = list(model.parameters())  # walking the modules takes 0.5 ms
+        self._parameters = list(model.parameters())  # kept, because collecting them takes 0.5 ms
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return what the model reads besides the geometry, if anything."""
+        """Return the inputs of the model besides the geometry."""
         raise NotImplementedError
 
     def run(
@@ -98,8 +98,8 @@ class LoadedModel:
     def evaluate(self, atoms: Atoms, edges: Edges, wanted: set[str]) -> Evaluation:
         """Evaluate the model on a structure of one atom or more, with its edges.
 
-        Raises ``InputError`` where an input that the model reads is missing or unusable, and
-        ``CalculationFailed`` where the model returned a number that is not finite.
+        Raises ``InputError`` if an input of the model is missing or unusable, and
+        ``CalculationFailed`` if the model returned a number that is not finite.
         """
         stress, gradients = "stress" in wanted, bool(wanted)
         # an energy without forces needs no backward pass
@@ -110,7 +110,7 @@ class LoadedModel:
         per_atom = out.get("node_energy")
         energies = None if per_atom is None else as_array(per_atom).reshape(-1)
         if energies is not None and self.is_atomic:
-            # a float32 model sums to 1e-7 of the total; in float64 its own terms are kept exact
+            # a float32 sum has errors of 1e-7 of the total; a float64 sum of its terms has none
             energy = float(energies.sum())
         elif energies is not None:
             single = per_atom is not None and per_atom.dtype == torch.float32
@@ -126,13 +126,13 @@ class LoadedModel:
         return result
 
 
-# Classes whose energy is the sum of node energies; others add terms that are not per atom.
+# Classes whose energy is the sum of node energies. Others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
 
 
 @dataclass(frozen=True)
 class _Input:
-    """An input besides the geometry: one row of numbers per atom or per structure."""
+    """An input besides the geometry: a row of numbers per atom or per structure."""
 
     per_atom: bool
     width: int
@@ -161,10 +161,10 @@ class MaceModel(LoadedModel):
         self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return what the model reads besides the geometry (charge, spin, ...), if anything.
+        """Return the inputs of the model besides the geometry (charge, spin, ...).
 
-        `atoms.info` holds inputs per structure (``"charge"``, ``"spin"``, or the name that the
-        model has for it), `atoms.arrays` those per atom. Missing ones keep their neutral value.
+        They come from `atoms.info` (``"charge"``, ``"spin"``, or the model's name for them), or if
+        they are per atom, from `atoms.arrays`. Missing ones keep their neutral value.
         """
         found = {}
         for name, wanted in self._inputs.items():
@@ -187,7 +187,7 @@ class MaceModel(LoadedModel):
         return found
 
     def _named_inputs(self) -> dict[str, _Input]:
-        """Return what the model reads besides the geometry."""
+        """Return the description of each input besides the geometry."""
         inputs = {
             name: _Input(per not in ("graph",), 1 if kind == "categorical" else width)
             for name, (per, kind, width) in self.info.graph_features.items()
@@ -235,12 +235,12 @@ class MaceModel(LoadedModel):
         return data
 
     def _model_cell(self, atoms: Atoms) -> FloatArray:
-        """Return the cell for the model; like MACE, it has long vectors along open directions."""
+        """Return the cell for the model. Like in MACE, vectors along open directions are long."""
         cell = np.array(atoms.cell.array, dtype=np.float64)
         pbc: BoolArray = atoms.pbc
         if pbc.all():
             return cell
-        if self.info.model_class in _ATOMIC_CLASSES:  # reads no vectors along open directions
+        if self.info.model_class in _ATOMIC_CLASSES:  # they use no vectors along open directions
             return np.where(pbc[:, None], cell, 0.0)
         length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
         return np.where(pbc[:, None], cell, length * np.identity(3))
@@ -286,7 +286,7 @@ class NequipModel(LoadedModel):
         self._fields = categorical_fields(model)
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the categorical fields of the structure that the model reads, from ``info``."""
+        """Return the categorical per-structure fields of the model, from ``atoms.info``."""
         return {name: atoms.info[name] for name in self._fields if name in atoms.info}
 
     def run(
@@ -307,7 +307,7 @@ class NequipModel(LoadedModel):
             edges = self._within_cutoffs(data, edges)
         known = self._reversed
         if known is None or known[0] is not edges.edge_index:
-            # the same tensors for the same list, because the sorted order is cached by tensor
+            # the same tensors for the same list, because operators cache sorted edges by tensor
             known = (edges.edge_index, edges.edge_index.flip(0), -edges.unit_shifts)
             self._reversed = known
         data["edge_index"] = known[1]
@@ -331,7 +331,7 @@ class NequipModel(LoadedModel):
     def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:
         """Leave out edges beyond the cutoff of their two types, as NequIP does.
 
-        The same tensors as last time if the set of edges is unchanged.
+        These are the same tensors as last time if the set of edges is unchanged.
         """
         assert self._cutoffs is not None
         sender, receiver = edges.edge_index

@@ -1,4 +1,4 @@
-"""What the commands share: running them, exit codes, streams, log and checks of arguments."""
+"""Shared by all commands: execution, exit codes, streams, log and checks of arguments."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from typing import Any, TextIO, cast
 from ..errors import MdcgError, installation, printable, shown
 
 OK = 0
-USAGE = 2  # what argparse exits with, too
+USAGE = 2  # argparse exits with it too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UsageError(Exception):
-    """Arguments that do not go together, or a missing file."""
+    """Arguments that contradict each other, or a missing file."""
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def exit_code(error: Exception) -> int | None:
-    """Return the exit code for an expected error, None for one that is a bug."""
+    """Return the exit code for an expected error, or None if it is a bug."""
     if isinstance(error, UsageError) or _is_refusal_of_system(error):
         return USAGE
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, MdcgError):
@@ -73,10 +73,12 @@ class _Shown:
 
 @contextmanager
 def terminal() -> Iterator[None]:
-    """Let standard streams escape what a terminal acts on: names in files come from others.
+    """Escape characters of the standard streams that a terminal acts on.
 
-    A stream that the caller has closed is opened again, to nothing. Otherwise a file that the
-    command opens would take its place.
+    Names in a file come from the author of the file.
+
+    A stream that the caller has closed is opened again, on the null device. Otherwise a file that
+    the command opens would get its number.
     """
     for number in range(3):
         try:
@@ -97,10 +99,10 @@ def execute(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     """Parse arguments and run the command that they name; return its exit code.
 
     A command sets these defaults of its parser: ``run``, a function of the parsed arguments that
-    returns an exit code or None; where needed also ``program``, which messages begin with, and
-    ``if_stopped``, which ends the message after a signal. An expected error is printed as one
-    sentence. A reader that closes the pipe early, as in ``mdcg-patch FILE --info | head -1``, is no
-    error.
+    returns an exit code or None; and optionally ``program``, the start of messages, and
+    ``if_stopped``, the end of the message after a signal. An expected error is printed as one
+    sentence. It is no error if a reader closes the pipe early, as in
+    ``mdcg-patch FILE --info | head -1``.
     """
     options = argparse.Namespace()
     try:
@@ -129,7 +131,7 @@ def execute(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
 
 
 def _flush() -> None:
-    """Write what was printed, or drop it where that is impossible, and raise."""
+    """Write what was printed. If that is impossible, drop it and raise the error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -139,7 +141,7 @@ def _flush() -> None:
 
 
 def _is_refusal_of_system(error: Exception) -> bool:
-    """Whether the system refused a file: it is missing, say, or the disk is full."""
+    """Whether the system refused a file, because it is missing or the disk is full, for example."""
     if not isinstance(error, OSError) or isinstance(error, MdcgError):
         return False
     return error.errno in _FULL or bool(error.strerror and error.filename)
@@ -169,7 +171,7 @@ def require_package(path: Path) -> None:
 
 
 def positive(text: str) -> float:
-    """Return a positive number of the command line."""
+    """Parse a positive number."""
     with suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)
@@ -177,7 +179,7 @@ def positive(text: str) -> float:
 
 
 def positive_integer(text: str) -> int:
-    """Return a positive whole number of the command line."""
+    """Parse a positive whole number."""
     with suppress(ValueError):
         if int(text) > 0:
             return int(text)
@@ -212,7 +214,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def heavy_work(level: int) -> Iterator[None]:
-    """Send the log, and whatever other packages print, to stderr."""
+    """Send the log, and the output of other packages, to stderr."""
     logger = logging.getLogger("mdcg")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("mdcg: %(message)s"))

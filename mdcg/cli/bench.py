@@ -39,7 +39,7 @@ _GPU_ATOMS = 5184
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command, which has commands of its own."""
+    """Add the command and its subcommands."""
     text = "time models, the pair style and the start of a process"
     parser = commands.add_parser("bench", help=text, description="Time models.")
     parser.set_defaults(run=lambda options: parser.print_help(), program="mdcg bench")
@@ -123,7 +123,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def make_systems(options: argparse.Namespace) -> list[Any]:
-    """Return the structures that are asked for, as ASE's Atoms."""
+    """Return the structures that the options name, as ASE's Atoms."""
     from ..bench.systems import make_system
 
     default = _GPU_ATOMS if (options.device, options.system) == ("cuda", "water") else None
@@ -131,10 +131,9 @@ def make_systems(options: argparse.Namespace) -> list[Any]:
 
 
 def start(options: argparse.Namespace, *, torch: bool = True) -> dict[str, Any]:
-    """Set this process up for measuring; print and return how the results begin.
+    """Prepare this process for measuring; print the heading, and return the start of the results.
 
-    Raises what the options have wrong, and `DeviceError` where `torch` is needed and finds no
-    CUDA device.
+    Raises errors about options, and `DeviceError` if `torch` is needed and finds no CUDA device.
     """
     from ..bench import report
     from ..bench.timing import keep_heap, torch_cuda
@@ -162,7 +161,7 @@ def show_models(
     name: str,
     sections: Iterable[Mapping[str, Any]],
 ) -> int:
-    """Print a table for each structure, keep its rows; return 1 if something failed, else 0."""
+    """Print a table for each structure and keep its rows; return 1 if something failed, else 0."""
     from ..bench import report
 
     for section in sections:

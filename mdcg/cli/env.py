@@ -1,4 +1,4 @@
-"""``python -m mdcg env``: what a report of a problem needs to say about the machine."""
+"""``python -m mdcg env``: facts about the machine for a report of a problem."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
 def collect() -> dict[str, Any]:
     """Return the report as plain dicts, lists, strings and numbers.
 
-    A fact that cannot be determined is reported as such and never raises.
+    A fact that cannot be determined is reported as unknown, and raises no error.
     """
     return {
         "mdcg": {
@@ -99,7 +99,7 @@ def show(report: dict[str, Any]) -> str:
 def _try(function: Callable[[], Any]) -> Any:
     try:
         return function()
-    except MissingDependencyError:  # `_core` reports how to get it
+    except MissingDependencyError:  # `_core` below reports how to get it
         return "unknown (the compiled core is missing)"
     except Exception as error:
         return f"unknown ({type(error).__name__}: {error})"
@@ -174,7 +174,7 @@ def _cache() -> dict[str, Any]:
     from ..runtime.cache import cache_dir, cache_size, why_not_kept
 
     count, size = cache_size()
-    reason = why_not_kept()  # tries what compiling does, which makes the folder
+    reason = why_not_kept()  # makes the folder, like a compilation
     return {
         "folder": str(cache_dir()),
         "writable": not reason,

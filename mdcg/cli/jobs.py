@@ -1,4 +1,4 @@
-"""What mdcg-patch does: describing a checkpoint, patching it in place, converting it."""
+"""The jobs of mdcg-patch: describe a checkpoint, patch it in place, convert it."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _LONGEST_NAME = 255  # bytes, on all usual file systems of Linux
 
 
 def report_path(output: Path) -> Path:
-    """Return where the report of an output file goes."""
+    """Return the path of an output's report."""
     return output.with_name(output.name + ".report.json")
 
 
 def kernels_path(output: Path) -> Path:
-    """Return where compiled kernels of a package go."""
+    """Return the path of an output's compiled kernels."""
     return output.with_suffix(".mdcg-kernels")
 
 
 def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
-    """Return why an output cannot be written or would overwrite something, in sentences."""
+    """Return the reasons against writing an output, as sentences."""
     longest = report_path(output).name
     if len(os.fsencode(longest)) > _LONGEST_NAME:
         return [
@@ -85,7 +85,7 @@ def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
 
 
 def package_problems(source: Path, output: Path, *, package: bool) -> list[str]:
-    """Return why a NequIP package and another kind of file cannot be converted into each other."""
+    """Return why an output's kind does not fit the input: both or neither are NequIP packages."""
     if package and not output.name.endswith(PACKAGE):
         return [
             f"{source} is a NequIP package, whose classes are inside it: name the output "
@@ -162,7 +162,7 @@ def describe(options: argparse.Namespace) -> Result:
 def _package_refusals(
     model: torch.nn.Module, info: ModelInfo, fields: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return for each use of a package of the model why it is impossible, or an empty string."""
+    """Return why each use of a package of the model is impossible, or empty strings."""
     from ..package import ConversionOptions, convert_model
     from ..package.kernel_file import device_refusal
 
@@ -183,7 +183,7 @@ def _package_refusals(
 
 
 def run(options: argparse.Namespace) -> Result:
-    """Patch a model, save and load it beside the target, compare, and rename the file."""
+    """Patch a model: save and load a temporary file, compare the model, and rename the file."""
     import torch
 
     from ..package.file import staged, write_synced
@@ -222,7 +222,7 @@ def run(options: argparse.Namespace) -> Result:
     record = result["record"]
     record |= {"head": head, "dtype": str(info.dtype).removeprefix("torch.")}
     record["layers"] = [layer.name for layer in report.patched]
-    patched = patched.to("cpu")  # on the CPU, so that the file loads on any machine
+    patched = patched.to("cpu")  # so that the file loads on any machine
     set_model_record(patched, record)
     lines = [headline(options.input, info), str(report)]
     check = None
@@ -247,7 +247,7 @@ def run(options: argparse.Namespace) -> Result:
 
 
 def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, dict[str, Any]]:
-    """Return the unpatched model of the input, its default head, and a report to be completed."""
+    """Return the unpatched model of the input, its default head, and the start of a report."""
     from ..package.convert import load_with_digest
     from ..patch import model_info, model_record, unpatch_model
 
@@ -275,7 +275,7 @@ def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, di
 def _saved(
     patched: torch.nn.Module, options: argparse.Namespace, record: dict[str, Any]
 ) -> memoryview:
-    """Return a patched model as the bytes of a file: pickled, or as the package it came from."""
+    """Return the bytes of a patched model's file: a pickle, or a NequIP package."""
     import torch
 
     from ..patch.nequip_files import write_nequip_package
@@ -306,7 +306,7 @@ def _check_dtype_is_free(info: ModelInfo, dtype: str) -> None:
 def _show_layers(
     error: Exception, model: torch.nn.Module, options: argparse.Namespace, info: ModelInfo
 ) -> None:
-    """Attach the table of all layers to an error, to be printed with it."""
+    """Attach the table of all layers to an error, which is printed with it."""
     from ..patch import inspect_model
 
     with suppress(UnsupportedProblemError):
@@ -365,7 +365,7 @@ def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | N
 
 
 def model_dict(info: ModelInfo) -> dict[str, Any]:
-    """Return the facts about a model for JSON."""
+    """Return facts about a model for JSON."""
     facts: dict[str, Any] = {"class": info.model_class, "elements": list(info.symbols)}
     if not info.is_nequip:
         facts["atomic_numbers"] = list(info.atomic_numbers)
@@ -379,7 +379,7 @@ def model_dict(info: ModelInfo) -> dict[str, Any]:
 
 
 def headline(path: Path, info: ModelInfo) -> str:
-    """Return the facts about a model as one line."""
+    """Return facts about a model as one line."""
     elements = list(info.symbols)
     listing = " ".join(elements) if len(elements) <= 12 else f"{len(elements)} elements"
     dtype = str(info.dtype).removeprefix("torch.")
@@ -393,7 +393,7 @@ def headline(path: Path, info: ModelInfo) -> str:
 def closing(
     options: argparse.Namespace, what: str, check: VerificationReport | None, lammps: str = ""
 ) -> str:
-    """Return the last line: what was written, how it was checked, and what to type next."""
+    """Return the last line: the output, how it was checked, and how to use it."""
     how = "not verified"
     if check is not None:
         structures = len({deviation.system for deviation in check.deviations})
@@ -414,7 +414,7 @@ _PACKAGE_SINGLE = (
 
 
 def convert(options: argparse.Namespace) -> Result:
-    """Convert a model, save and evaluate it beside the target, compare, and rename the file."""
+    """Convert a model: save and evaluate a temporary file, compare it, and rename the file."""
     from ..package import ConversionOptions, convert_model
     from ..package.convert import outputs_in_place
     from ..package.file import staged, write_synced
@@ -489,7 +489,7 @@ def convert(options: argparse.Namespace) -> Result:
 
 
 def _radials(package: Package) -> dict[str, str]:
-    """Return how each layer with a radial network evaluates it."""
+    """Return for each layer with a radial network whether it is exact or a table."""
     return {
         layer["name"]: "exact" if layer["radial"]["table"] is None else "table"
         for layer in package.layers
@@ -515,7 +515,7 @@ def _summary(package: Package) -> list[str]:
 
 
 def _recorded(check: VerificationReport) -> dict[str, Any]:
-    """Return the record for the manifest: powers of ten, which are the same on every machine."""
+    """Return the record for the manifest, with powers of ten, which are equal on all machines."""
     below = {}
     for name, worst in check.worst().items():
         error = max(worst.error, 1e-18)

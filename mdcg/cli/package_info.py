@@ -10,7 +10,7 @@ from ..errors import PackageError, format_table, printable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Types of tensors as the index of the file names them.
+#: Names of types in the index of a file.
 _TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
 _LABELS = ("layer", "type", "in", "out", "kernel")
 _AGAIN = "copy the file again, or convert the checkpoint again"

@@ -1,4 +1,4 @@
-"""``mdcg-patch``: convert a checkpoint or put generated kernels into it, check it, save it."""
+"""``mdcg-patch``: convert a checkpoint or patch it with generated kernels, check and save it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from .jobs import CONVERTED, output_problems
 
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
-are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading them, for --info too,
-runs code that is in them: use files you trust only.
+are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading one, even for --info,
+runs code in it: use only files that you trust.
 
 The suffix of the output decides what is written:
   OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
                   package the model was trained with: fastest; energies, forces and stress only.
                   The network and its weights, no code and no pickle; any tool that reads
                   safetensors lists it. For mdcg.MDCGCalculator("OUT.mdcg"), C and LAMMPS.
-  OUT.model, .pt  the same PyTorch model with its layers swapped: everything that takes a MACE model
-                  goes on taking it. Where mdcg is installed it loads with torch.load(...,
-                  weights_only=False) and in mdcg.MDCGCalculator.
+  OUT.model, .pt  the same PyTorch model with its layers swapped: tools that read MACE models read
+                  it if mdcg is installed, and so do torch.load(..., weights_only=False) and
+                  mdcg.MDCGCalculator.
   OUT.nequip.zip  the same for a NequIP package; NequIP's own tools load it patched.
 OUT.report.json records what was done, how it was checked, and the source file.
 
@@ -230,7 +230,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_arguments(options: argparse.Namespace) -> None:
-    """Refuse options that do not go together, beyond what argparse refuses."""
+    """Refuse combinations of options that argparse does not refuse."""
     if options.types is not None:
         options.types = tuple(chain(*options.types))
     to_package = options.output is not None and options.output.suffix == CONVERTED

@@ -59,7 +59,7 @@ def _problems() -> dict[str, ConvProblem]:
 def _contractions() -> dict[str, SymmetricContractionProblem]:
     from ..problem import Polynomial, SymmetricContractionProblem
 
-    # of (s, vx, vy, vz): s^2 + v.v, s, s v, (v.v) v and s^2 v
+    # polynomials of (s, vx, vy, vz): s^2 + v.v, s, s v, (v.v) v and s^2 v
     scalars = [(1.0, (0, 0)), *((0.5, (i, i)) for i in (1, 2, 3))]
     cubic = [tuple((0.3, tuple(sorted((i, k, k)))) for k in (1, 2, 3)) for i in (1, 2, 3)]
     polynomials = [
@@ -93,7 +93,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a table; return 3 where an error is above its limit."""
+    """Print a table; return 3 if an error is above its limit."""
     with heavy_work(logging.INFO if options.verbose else logging.WARNING):
         results = compare()
     print(json.dumps(results, indent=2) if options.json else show(results))
@@ -104,8 +104,8 @@ def compare() -> dict[str, Any]:
     """Compare value, gradients and gradients of gradients with the einsum reference.
 
     All cases run on the CPU, and on the first CUDA device if torch finds one. The result has
-    ``passed`` and a list ``cases``, each with its largest relative errors, or with ``skipped``: why
-    there are no kernels for it.
+    ``passed`` and a list ``cases``, each with its largest relative errors, or with ``skipped``, the
+    reason why it has no kernels.
     """
     import torch
 
@@ -139,7 +139,7 @@ def _outcome(problem: Problem, device: str, limit: float) -> dict[str, Any]:
 
 @dataclass
 class _Case:
-    """Two functions of the same operands, the second the reference, and their other arguments."""
+    """A function and its reference, with their differentiable and other arguments."""
 
     function: Callable[..., torch.Tensor]
     reference: Callable[..., torch.Tensor]
@@ -179,7 +179,7 @@ def _contraction_case(problem: Any, generator: torch.Generator) -> _Case:
     from ..ops.reference import symmetric_contraction_reference
 
     attributes = torch.eye(_SPECIES, dtype=torch.float64)[torch.arange(_NODES) % _SPECIES]
-    attributes[1] = _draw(generator, _SPECIES)  # a node of all species, and one of none
+    attributes[1] = _draw(generator, _SPECIES)  # nodes of all species and of none
     attributes[2] = 0
     return _Case(
         partial(ops.symmetric_contraction, problem),

@@ -90,7 +90,7 @@ def _run_cache(options: argparse.Namespace) -> None:
     if options.what == "path":
         text = str(cache_dir())
     elif options.what == "clear":
-        clear_cache()  # raises where something is left
+        clear_cache()  # raises if something is left
         text = f"deleted {text}"
     print(text)
 

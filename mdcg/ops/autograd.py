@@ -1,14 +1,18 @@
-"""How operators are defined, called and differentiated, to any order.
+"""Defines operators and differentiates them to any order.
 
 Operators have no state: they carry their problem as canonical JSON, so that a compiled or exported
 program finds its kernels in any process. Eager calls go through ``torch.autograd.Function``, which
 ``torch.func`` can transform; compiled programs see the bare operators with the same formulas.
 
-The backward operator has the gradients of ``phi(x, y, ..., g) = <g, value(x, y, ...)>`` in x, y,
-and so on; the double backward operator has those of ``psi``, the derivative of ``phi`` along the
-cotangents a, b, ... of the operands. ``phi`` is linear in g. Where it is linear in an operand, the
-derivative of ``psi`` along that operand is ``psi`` itself: the direction replaces the operand, and
-its cotangent is left out. The gradients of ``psi`` with respect to cotangents are those of ``phi``.
+The backward operator computes the gradients of ``phi(x, y, ..., g) = <g, value(x, y, ...)>`` with
+respect to x, y and so on. The double backward operator computes the gradients of ``psi``, the
+derivative of ``phi`` along the cotangents a, b, ... of the operands. ``phi`` is linear in g. If it
+is linear in an operand, the derivative of ``psi`` along that operand is ``psi`` with the direction
+in place of the operand and without the operand's cotangent. The gradient of ``psi`` with respect
+to a cotangent is the gradient of ``phi`` with respect to the operand.
+
+In this module, `where` are the arguments of an operator that are no operands: indices, sizes, the
+problem and the plan. A `place` is the index of an operand.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ def define(
     fake: Callable[..., Any],
     keys: Iterable[str],
 ) -> None:
-    """Define one operator: its schema, what runs it on which devices, and what compilers see."""
+    """Define an operator: its schema, its function for devices `keys`, and shapes for compilers."""
     torch.library.define(f"mdcg::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in keys:
         torch.library.impl(f"mdcg::{name}", key)(function)
@@ -46,7 +50,7 @@ def _vmap_rule(operator: Callable[..., Any]) -> Callable[..., Any]:
         size = info.batch_size
         samples = []
         for i in range(max(size, 1)):
-            # the sum over an empty batch is a sample of zeros: it gives the result its shape
+            # An empty batch needs one sample for the shape of the result: the sum over it, zeros.
             sample = (
                 (arg.select(dim, i) if size else arg.sum(dim)) if isinstance(dim, int) else arg
                 for arg, dim in zip(args, in_dims, strict=True)
@@ -69,16 +73,16 @@ def differentiable(
     vjp: Callable[..., Any],
     jvp: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Define an operator with its formulas, and return what eager code and ``torch.func`` call.
+    """Define an operator with its derivatives, and return a function for eager code to call.
 
-    `setup` saves the arguments; `vjp` and `jvp` multiply the Jacobian from the left, and from the
-    right. The others are those of :func:`define`.
+    `setup` saves the arguments. `vjp` and `jvp` multiply the Jacobian from the left and from the
+    right. The other parameters are those of :func:`define`.
     """
     define(name, schema, function, fake, ("CPU", "CUDA"))
     operator = getattr(torch.ops.mdcg, name).default
 
     def call(*args: Any) -> Any:
-        # a compiler traces the operator itself; it cannot look into a Function with jvp and vmap
+        # a compiler traces the operator, because it cannot trace a Function with jvp and vmap
         if torch.compiler.is_compiling():
             return operator(*args)
         if _transforms_active():
@@ -88,10 +92,10 @@ def differentiable(
         return function(*args)
 
     def forward(*args: Any) -> Any:
-        # the dispatcher takes 20 us, and is needed only for those who look into it
+        # the dispatcher takes 20 us, and only modes and tracers need it
         if _unwatched(args):
             return function(*args)
-        # autograd is done with here: without the guard the operator's own rules would look again
+        # This Function differentiates already. The guard keeps the operator's own rules out.
         with cast(Any, torch)._C._AutoDispatchBelowAutograd():
             return operator(*args)
 
@@ -106,7 +110,7 @@ def differentiable(
     transformable = _function(
         name, forward=forward, setup_context=setup, backward=vjp, jvp=jvp, vmap=rule
     )
-    # the style with a separate setup_context costs 60 us more per call
+    # a separate setup_context would take 60 us more per call
     eager = _function(name, forward=eager_forward, backward=vjp, jvp=jvp)
     return call
 
@@ -119,8 +123,8 @@ def _function(name: str, **members: Callable[..., Any]) -> Any:
 def readable(*tensors: torch.Tensor) -> bool:
     """Whether the values of tensors can be read.
 
-    They cannot under torch.compile, export, tracing, ``torch.func`` transforms and forward-mode
-    differentiation. Under autocast operands may be of other types than they will be used in.
+    They cannot be read under torch.compile, export, tracing, ``torch.func`` transforms and
+    forward-mode differentiation. Under autocast, operators may use operands in other types.
     """
     if torch.compiler.is_compiling() or _level() >= 0 or not _unwatched(tensors):
         return False
@@ -141,9 +145,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _unwatched(args: tuple[Any, ...]) -> bool:
-    """Whether operands are plain tensors that no mode or tracer wants to see passed to an operator.
+    """Whether operands are plain tensors, and no mode or tracer must see the operator.
 
-    Inside the rules of a ``torch.func`` transform operands are wrapped, and the dispatcher unwraps
+    In a rule of a ``torch.func`` transform, operands are wrapped, and only the dispatcher unwraps
     them.
     """
     internal = cast(Any, torch)._C
@@ -160,7 +164,7 @@ def _unwatched(args: tuple[Any, ...]) -> bool:
     return all(type(t) in _PLAIN and not batched(t) for t in tensors)
 
 
-# as torch.autograd.Function.apply asks; a torch without it gets the slower style
+# The test in torch.autograd.Function.apply. If this torch lacks it, all calls are transformable.
 _transforms_active: Callable[[], bool] = getattr(
     cast(Any, torch)._C, "_are_functorch_transforms_active", _always
 )
@@ -176,14 +180,14 @@ def only(values: Iterable[Tensor], wants: Iterable[bool]) -> tuple[Tensor | None
 
 
 class Totals:
-    """Adds up contributions by name; what is not asked for in `names` is dropped."""
+    """Sums of contributions by name. Contributions to other names than `names` are dropped."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = set(names)
         self.found: dict[str, Tensor] = {}
 
     def wants(self, *names: str) -> list[bool]:
-        """Return which of the names are asked for."""
+        """Return whether each name is wanted."""
         return [name in self.names for name in names]
 
     def add(self, names: Iterable[str], values: Iterable[Tensor]) -> None:
@@ -196,15 +200,15 @@ class Totals:
 class Passes:
     """The operators ``name``, ``name_backward`` and ``name_double_backward``.
 
-    The last two take flags of the gradients that are wanted, and return empty tensors for the
-    others. ``torch.library.custom_op`` would do the same, but imports the compiler stack on the
+    The last two take a flag for each gradient, and return empty tensors for gradients that are not
+    wanted. ``torch.library.custom_op`` would do the same, but imports the compiler stack on the
     first call, which takes a second.
 
-    `operands` are the letters of the operands that the value is differentiable in; they come first.
-    The gradient ``g`` of the value follows, and then, in a double backward, a cotangent or None for
-    each operand. `where` are the other arguments, as torch writes them, tensors first; the value is
-    linear in the first operand that can have a tangent. `refusal` says why a gradient with respect
-    to another argument is refused.
+    `operands` are one letter for each operand in which the value is differentiable. Operands are
+    the first arguments. The gradient ``g`` of the value follows, and then, in a double backward, a
+    cotangent or None for each operand. `where` is the schema of the remaining arguments, tensors
+    first. The value is linear in the first of these that can have a tangent. `refusal` says why a
+    gradient with respect to them is refused.
     """
 
     def __init__(self, name: str, operands: str, where: str, refusal: str = "") -> None:
@@ -239,7 +243,7 @@ class Passes:
     def run(
         self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
     ) -> Tensors:
-        """Run the kernels of one pass; return results by operand, the value as "out"."""
+        """Run the kernels of one pass. Return gradients by operand, or the value as "out"."""
         raise NotImplementedError
 
     @staticmethod
@@ -275,7 +279,7 @@ class Passes:
             [found[n] if n in found else args[0].new_empty(0) for n in self.names[:results]]
         )
 
-    # -- what formulas need -----------------------------------------------------------------------
+    # -- parts of the formulas --------------------------------------------------------------------
 
     def _remember(self, first: int, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         saved, end = first + self.tensors, first + self.others
@@ -297,7 +301,7 @@ class Passes:
     def _add(
         self, total: Totals, names: Sequence[str], operands: Sequence[Any], where: Where
     ) -> None:
-        """Add gradients of phi, or those of psi, which has cotangents as well."""
+        """Add gradients of phi or, if `operands` include cotangents, of psi."""
         cotangents = operands[self.count + 1 :]
         wants = total.wants(*names)
         if any(wants) and (not cotangents or any(t is not None for t in cotangents)):
@@ -305,7 +309,7 @@ class Passes:
             total.add(names, operator(*operands, *where, wants))
 
     def _where(self, place: int, where: Where) -> Where:
-        """Return where to evaluate what is left of the value as a direction replaces an operand."""
+        """Return `where` for the value with a direction in place of an operand."""
         return where
 
     def _moved_value(
@@ -330,7 +334,7 @@ class Passes:
         self._add(total, cotangents, moved[: self.count + 1], where)
 
     def _tangents(self, ctx: Any, total: Totals, like: Tensor) -> tuple[Tensor, ...]:
-        """Return one tangent per output; zeros where nothing contributes."""
+        """Return one tangent per output; zeros for outputs without contributions."""
         return tuple(
             total.found[name] if name in total.found else like.new_zeros(shape)
             for name, shape in zip(self.names, ctx.shapes, strict=False)
@@ -400,7 +404,7 @@ class Passes:
 
 
 def _remembered(ctx: Any) -> tuple[tuple[Any, ...], Where]:
-    """Return the saved operands and cotangents, and where to evaluate the operator."""
+    """Return the saved operands and cotangents, and `where`."""
     saved = tuple(ctx.saved_tensors)
     return saved[: ctx.first], (*saved[ctx.first :], *ctx.where)
 
@@ -415,7 +419,7 @@ def _gradient_shapes(*args: Any) -> tuple[Tensor, ...]:
 
 
 def _on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Make the device current; it mostly is, and torch's own guard takes longer to see that."""
+    """Make the device current. It usually is, which torch's own guard takes longer to find out."""
     if torch.cuda.current_device() == device.index:
         return nullcontext()
     return torch.cuda.device(device)

@@ -34,7 +34,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
         self.problem = problem
 
     def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return an operand as kernels want it in memory."""
+        """Return an operand in the memory layout that kernels need."""
         return tensor
 
     def _launch(self, loaded: Loaded, values: dict[str, int], nodes: int) -> None:
@@ -43,7 +43,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
     def _sum(
         self, loaded: Loaded, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
     ) -> torch.Tensor:
-        """Add up the coefficients' gradients of nodes, per species."""
+        """Sum the nodes' gradients of the coefficients, per species."""
         raise NotImplementedError
 
     def run(
@@ -61,7 +61,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
         given = tuple(name for name in COTANGENTS if name in cotangents)
         spec = ContractionSpec(kind, attributes is not None, wants, given)
         loaded = self.load(spec)
-        # kept until the launch: their addresses are what kernels get
+        # kept alive until the launch, because kernels get their addresses
         tensors = {name: self._ready(t) for name, t in operands.items()}
         tensors |= {COTANGENTS[name]: self._ready(t) for name, t in cotangents.items()}
         x = tensors["x"]
@@ -87,7 +87,7 @@ class _Contraction(Kernels[ContractionSpec, Loaded]):
 
 
 class HostContraction(_Contraction[HostProgram]):
-    """The kernels of one problem for CPUs; without a plan, that for this machine."""
+    """The kernels of one problem for CPUs. Default plan: chosen for this machine."""
 
     def __init__(
         self, problem: SymmetricContractionProblem, plan: HostContractionPlan | None = None
@@ -106,7 +106,7 @@ class HostContraction(_Contraction[HostProgram]):
     def _sum(
         self, loaded: HostProgram, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
     ) -> torch.Tensor:
-        # the nodes of every species in their order
+        # the nodes of each species, in ascending order
         present = attributes != 0
         nodes = present.t().nonzero()[:, 1].contiguous()
         ptr = torch.zeros(shape[0] + 1, dtype=torch.int64)
@@ -119,7 +119,7 @@ class HostContraction(_Contraction[HostProgram]):
 
 
 class CudaContraction(_Contraction[CudaPass]):
-    """The kernels of one problem on the CUDA device `index`; without a plan, that for it."""
+    """The kernels of one problem on CUDA device `index`. Default plan: chosen for the device."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class CudaContraction(_Contraction[CudaPass]):
     def _sum(
         self, loaded: CudaPass, attributes: torch.Tensor, rows: torch.Tensor, shape: torch.Size
     ) -> torch.Tensor:
-        # nothing here waits for the host
+        # nothing here makes the host wait for the device
         return (attributes.t() @ rows.reshape(len(rows), -1)).reshape(shape)
 
     def _launch(self, loaded: CudaPass, values: dict[str, int], nodes: int) -> None:

@@ -24,7 +24,7 @@ _MAX_ROWS = 2**31 - 64
 
 
 class _Loaded(CudaPass):
-    """Kernels of one pass on one device, and those that copy node rows."""
+    """Kernels of one pass on one device, and kernels that copy node rows."""
 
     def __init__(self, index: int, target: str, kernel: CudaKernel) -> None:
         super().__init__(index, target, kernel)
@@ -34,7 +34,7 @@ class _Loaded(CudaPass):
 
 
 class CudaKernels(Kernels[KernelSpec, _Loaded]):
-    """The kernels of one problem on the CUDA device `index`; without a plan, that for it."""
+    """The kernels of one problem on CUDA device `index`. Default plan: chosen for the device."""
 
     def __init__(self, problem: ConvProblem, index: int, plan: CudaPlan | None = None) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         self.index = index
         self.plan = plan if plan is not None else plan_cuda(problem, cuda_device(index))
         self._matrices = any(path.mode == "uvw" for path in problem.paths)
-        # node rows that kernels take as they are, or that are in packed form already
+        # node rows that kernels read in the user's layout, or that are packed already
         self._plain = self._matrices or (
             problem.layout == "ir_mul"
             and all(self.plan.padded(block.mul) == block.mul for block in problem.irreps_in1)
@@ -50,7 +50,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         self._emitted: dict[KernelSpec, CudaKernel] = {}
 
     def start(self, *specs: KernelSpec) -> None:
-        """Begin compiling passes on threads, without waiting; :meth:`load` raises what fails."""
+        """Begin compiling passes on threads, without waiting; :meth:`load` raises their errors."""
         for spec in specs:
             if spec not in self._loaded and spec not in self._emitted:
                 with suppress(MdcgError):
@@ -80,14 +80,14 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         given = tuple(name for name in COTANGENTS if name in cotangents)
         parts = [wants]
         if kind == "double_backward" and not self._matrices:
-            # The gradient of g is summed on receivers like an output, by kernels of its own. Weight
-            # matrices are read once for all gradients.
+            # The gradient of g is summed on receivers like an output, by separate kernels. With
+            # weight matrices there is one kernel, which reads them once for all gradients.
             split = (tuple(n for n in wants if n != "g"), tuple(n for n in wants if n == "g"))
             parts = [part for part in split if part]
         specs = [kernel_spec(kind, conv, part, given) for part in parts]
         later = tuple(name for name, operand in operands.items() if operand.requires_grad)
         if kind == "forward" and later and specs[0] not in self._loaded:
-            # the gradients asked for later: their kernels compile while this pass does and runs
+            # kernels of the backward pass that will follow compile at the same time as this pass
             self.start(*specs, kernel_spec("backward", conv, later))
         elif kind == "double_backward":
             self.start(*specs)
@@ -140,7 +140,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         }
         tensors |= results
         values = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        # a captured graph keeps plain order, which every driver can replay
+        # without overlap in a captured graph, because not every driver can replay it
         overlap = self.plan.overlaps and not torch.cuda.is_current_stream_capturing()
         loaded.launch(runs, values | {"n_rows": n_rows}, overlap=overlap)
         found = {name.removeprefix("d"): tensor for name, tensor in results.items()}
@@ -157,7 +157,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
         return packed
 
     def _by_edge(self, spec: KernelSpec) -> bool:
-        """Return whether the gradient of node features has a row per edge, summed by sender."""
+        """Return whether the gradient of node features is written per edge, and summed later."""
         return spec.conv and spec.wanted("x") and self.plan.deterministic
 
     def _node_rows(
@@ -187,7 +187,7 @@ class CudaKernels(Kernels[KernelSpec, _Loaded]):
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor whose memory starts at a whole vector."""
+    """Return a contiguous tensor whose memory is aligned to vectors."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
@@ -198,7 +198,7 @@ def cuda_kernels(
 ) -> CudaKernels:
     """Return the kernels of a problem on a device; ``plan_json`` empty: the automatic plan.
 
-    `deterministic` makes the plan deterministic, whatever it says.
+    `deterministic` makes any plan deterministic.
     """
     problem = ConvProblem.from_json(problem_json)
     plan = CudaPlan.from_json(plan_json) if plan_json else plan_cuda(problem, cuda_device(index))
@@ -208,10 +208,10 @@ def cuda_kernels(
 
 
 def start_conv(problem: ConvProblem, device: torch.device) -> None:
-    """Begin compiling what a first convolution on a CUDA device needs, without waiting.
+    """Begin compiling the kernels for a first convolution on a CUDA device, without waiting.
 
-    For models whose layers are known before they run: all compile side by side. On other devices
-    nothing is done, and what fails is raised by the call that needs it.
+    The kernels of all layers of a model can thus compile at the same time. On other devices this
+    does nothing. Errors are raised later, by the call that needs the kernel.
     """
     if device.type != "cuda":
         return
@@ -225,7 +225,7 @@ def start_conv(problem: ConvProblem, device: torch.device) -> None:
 def graph_on_device(
     x: torch.Tensor, sender: torch.Tensor | None, receiver: torch.Tensor | None, num_receivers: int
 ) -> CudaGraph | None:
-    """Return the order of the operator's edges; None where it has none."""
+    """Return the order of the operator's edges, or None if it has no edges."""
     if sender is None or receiver is None:
         return None
     if sender.shape != receiver.shape:  # a compiled program has sorted them

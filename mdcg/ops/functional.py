@@ -1,4 +1,4 @@
-"""The functions that users call: checked arguments in, operator out."""
+"""The functions that users call: they check arguments and call the operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_operand(
 ) -> None:
     """Raise unless an operand has this shape and the problem's type.
 
-    A dimension that is a text may have any length.
+    A dimension given by a name may have any length.
     """
     check_device(name, tensor)
     if tensor.dim() != len(shape) or any(
@@ -28,7 +28,7 @@ def check_operand(
         for want, got in zip(shape, tensor.shape, strict=True)
         if not isinstance(want, str)
     ):
-        # made only now: printing a size while a compiler traces would fix it
+        # printed only in this case: printing a size makes it a constant for a tracing compiler
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, expected ({', '.join(map(str, shape))}) "
             f"for problem {problem.key()}: was it built for another layer?"
@@ -129,11 +129,12 @@ def conv(
     edge_attrs : torch.Tensor, shape (n_edges, problem.irreps_in2.dim)
         Spherical harmonics y of the edge vectors.
     weights : torch.Tensor or None
-        Shape (n_edges, problem.weight_numel), or (problem.weight_numel,) where weights are shared,
-        or None where no path has weights. Path order, ``[u][v]`` or ``[u][v][w]`` inside a path.
+        Shape (n_edges, problem.weight_numel), or (problem.weight_numel,) if weights are shared, or
+        None if no path has weights. In the order of the paths; ``[u][v]`` or ``[u][v][w]`` inside a
+        path.
     sender, receiver : torch.Tensor, shape (n_edges,), int32 or int64
-        Edge e carries a message from ``sender[e]`` to ``receiver[e]``, in any order. MACE: rows 0,
-        1 of ``edge_index``; NequIP: rows 1, 0.
+        Edge e carries a message from ``sender[e]`` to ``receiver[e]``. Edges may have any order.
+        MACE: rows 0 and 1 of ``edge_index``. NequIP: rows 1 and 0.
     num_receivers : int, optional
         Rows of the result; default n_nodes.
     plan : HostPlan or CudaPlan, optional
@@ -162,12 +163,12 @@ def conv(
 
     Notes
     -----
-    Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is ever
-    stored: memory is that of operands and result, plus one copy of the node rows.
+    Source: e3nn ``TensorProduct`` (Geiger & Smidt 2022, arXiv:2207.09453). No message is stored:
+    the memory needed is one copy of the node rows besides operands and result.
 
-    On a CUDA device the order of edges is remembered by the memory of `sender` and `receiver` and
-    torch's count of changes to it. Where another library, or ``.data``, writes new indices to the
-    same memory, pass clones.
+    On a CUDA device the order of edges is remembered for the memory of `sender` and `receiver`
+    until torch's count of changes to it differs. If another library, or ``.data``, writes new
+    indices to the same memory, pass clones.
 
     Examples
     --------
@@ -220,7 +221,7 @@ def tensor_product(
     x2 : torch.Tensor, shape (..., problem.irreps_in2.dim)
         Leading dimensions broadcast against those of ``x1``.
     weights : torch.Tensor or None
-        Shape (..., problem.weight_numel), or (problem.weight_numel,) where weights are shared.
+        Shape (..., problem.weight_numel), or (problem.weight_numel,) if weights are shared.
     plan : HostPlan or CudaPlan, optional
 
     Returns
@@ -284,10 +285,10 @@ def symmetric_contraction(
     node_feats : torch.Tensor, shape (n_nodes, problem.channels, problem.dim_in)
         Node features x of type ``problem.dtype``.
     coefficients : torch.Tensor, shape (n_species, problem.num_coefficients, problem.channels)
-        k; without `node_attrs` one row per node.
+        Coefficients k. Without `node_attrs`, the first axis is n_nodes.
     node_attrs : torch.Tensor or None, shape (n_nodes, n_species)
-        a, usually one-hot: such rows cost nothing, others are mixed exactly. Integers of shape
-        (n_nodes,) are species numbers.
+        Attributes a, usually one-hot. Other rows mix coefficients, which takes more time. Integers
+        of shape (n_nodes,) are species numbers.
     plan : HostContractionPlan or CudaContractionPlan, optional
         Default: chosen for this machine.
 
@@ -335,7 +336,7 @@ def symmetric_contraction(
     for name, tensor in (("coefficients", coefficients), ("node_attrs", node_attrs)):
         check_together(name, tensor, "node_feats", node_feats)
     if node_attrs is not None and node_attrs.requires_grad:
-        # rare: the mixture becomes an operand that has gradients
+        # rare: the operator has no gradient for the attributes, so torch mixes the coefficients
         coefficients = torch.einsum("ns,src->nrc", node_attrs, coefficients)
         node_attrs = None
     plan_json = plan.to_json() if plan is not None else ""
@@ -349,7 +350,7 @@ def _one_hot(species: Tensor, coefficients: Tensor) -> Tensor:
             f"node_attrs is {species.dtype}, expected a row of numbers per node, or species as "
             "torch.int32 or torch.int64"
         )
-    # a look at the values would make the host wait for a CUDA device
+    # reading the values would make the host wait for a CUDA device
     if species.device.type == "cpu" and species.numel() and not torch.compiler.is_compiling():
         low, high = int(species.min()), int(species.max())
         if low < 0 or high >= count:

@@ -1,4 +1,4 @@
-"""Edge orders of graphs on CPUs and CUDA devices, made once and remembered."""
+"""Orders of edges of graphs on CPUs and CUDA devices, made once per edge list and remembered."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .. import _core
 from ..errors import UnsupportedProblemError
 from .kernels import current_stream
 
-# Smallest number of edges of a forward task, which takes whole receivers.
+# Fewest edges of a forward task, which has whole receivers.
 EDGES_PER_TASK = 256
 
-# Smallest number of blocks of senders in a backward pass, if there are that many senders.
+# Fewest blocks of senders in a backward pass, if there are so many senders.
 MIN_BLOCKS = 16
 
-# Largest number of blocks with shared weights, whose gradients are summed per block first.
+# Most blocks with shared weights, whose gradients are first summed per block.
 MAX_SHARED_BLOCKS = 64
 
 # Pairs save time if the number of rows is below this fraction of the number of edges.
@@ -47,7 +47,7 @@ class GraphCache(Generic[G]):
     def __init__(self, max_edges: int) -> None:
         self._graphs: OrderedDict[Hashable, G] = OrderedDict()
         self._lock = threading.Lock()
-        self._max_edges = max_edges  # of all graphs but the newest
+        self._max_edges = max_edges  # in all graphs except the newest
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -58,14 +58,14 @@ class GraphCache(Generic[G]):
             return list(reversed(self._graphs.items()))
 
     def get(self, key: Hashable) -> G | None:
-        """Return the graph of a key, which is then the newest."""
+        """Return the graph of a key, and make it the newest."""
         with self._lock:
             if key in self._graphs:
                 self._graphs.move_to_end(key)
             return self._graphs.get(key)
 
     def add(self, key: Hashable, graph: G) -> None:
-        """Remember a graph, and forget the oldest beyond the limits."""
+        """Remember a graph, and forget the oldest graphs if there are too many."""
         with self._lock:
             self._graphs[key] = graph
             others = sum(g.num_edges for g in self._graphs.values()) - graph.num_edges
@@ -79,7 +79,7 @@ class Order:
     """Addresses and lengths of arrays of csrc/core/edges.hpp and csrc/core/pairs.hpp."""
 
     def __init__(self, names: str, arrays: Sequence[Indices]) -> None:
-        self._arrays = arrays  # kept alive
+        self._arrays = arrays  # kept alive for the addresses
         found = dict(zip(names.split(), arrays, strict=True))
         self.addresses = {n: int(a.__array_interface__["data"][0]) for n, a in found.items()}
         self.lengths = {name: len(array) for name, array in found.items()}
@@ -103,13 +103,13 @@ class Graph:
         self._pairs: Pairs | None = None
 
     def block_size(self, senders_per_block: int) -> int:
-        """Return how many nodes make a block."""
+        """Return the number of nodes in a block."""
         return max(1, min(senders_per_block, -(-self.num_senders // MIN_BLOCKS)))
 
     def blocks(self, senders_per_block: int, shared_weights: bool) -> tuple[int, Order]:
         """Return the size of a block of senders, and the order for the backward passes.
 
-        The size depends on the graph and the plan alone, so results do not depend on the threads.
+        The size depends only on the graph and the plan, so results do not depend on the threads.
         """
         size = self.block_size(senders_per_block)
         if shared_weights:
@@ -120,10 +120,9 @@ class Graph:
         return size, self._blocks[size]
 
     def pairs(self, directions: torch.Tensor, features: torch.Tensor) -> Pairs:
-        """Return which edges are the two directions of one edge, by their values.
+        """Find edges that are the two directions of one edge, by their values.
 
-        The last answer is checked against the values first; it holds in most steps of molecular
-        dynamics.
+        The last result is checked first. It is still right in most steps of molecular dynamics.
 
         The vectors `directions` of shape (n_edges, 3) are opposite for the two directions; they may
         be columns of a larger matrix. The `features` of shape (n_edges, n_features) are values of
@@ -133,7 +132,7 @@ class Graph:
             raise ValueError("directions and features must have contiguous rows")
         values = directions.numpy(), features.numpy()
         found = self._pairs
-        # with few pairs, the search is repeated: other values may have more
+        # If few pairs were found, other values may have more, so the search is repeated.
         if found is None or not found.pay or not found.pairing.holds(*values):
             found = self._pairs = Pairs(self._edges, self._edges.pairs(*values))
         return found
@@ -145,10 +144,10 @@ class Pairs:
     def __init__(self, edges: _core.Edges, pairing: _core.Pairing) -> None:
         self.pairing = pairing
         self._edges = edges
-        # ordinary tensors, whatever mode the first caller is in
+        # ordinary tensors, even if the first caller is in inference mode
         with torch.inference_mode(False):
-            # row of every edge (int32), and the two edges of every row (int64), which are the same
-            # edge if it has no partner
+            # row of every edge (int32), and the two edges of every row (int64); an edge without a
+            # partner is both
             self.row, self.first, self.second = (torch.from_numpy(a) for a in pairing.rows())
             alone = self.first == self.second
             # shape (n_rows, 1): which rows have one edge only; None if all have two
@@ -160,7 +159,7 @@ class Pairs:
 
     @property
     def pay(self) -> bool:
-        """Whether there are enough pairs to gain from."""
+        """Whether there are enough pairs to save time."""
         return len(self) < _PAYS * len(self.row)
 
     def tiles(self, size: int) -> Order:
@@ -179,8 +178,8 @@ def graph_of(
 ) -> Graph:
     """Return the orders of an edge list, from memory if one of the last few lists equals it.
 
-    Lists are compared by content, so an index tensor changed in place is never mistaken for the old
-    one. An index out of range is a ValueError.
+    Lists are compared by content, so an index tensor may change in place. An index out of range
+    raises ValueError.
     """
     indices = sender.contiguous().numpy(), receiver.contiguous().numpy()
     edges = *indices, num_senders, num_receivers
@@ -193,18 +192,18 @@ def graph_of(
     return graph
 
 
-# Edges of the lists remembered, all but the newest (about 28 bytes each).
+# Most edges (about 28 bytes each) in the remembered lists, without the newest.
 _REMEMBERED_EDGES = 1 << 25
 
 # Kernels count edges in 32 bits.
 _MAX_CUDA_EDGES = 2**31 - 64
 
-# Protects the orders by sender, which are made when they are first asked for.
+# Protects the orders by sender, which are made on first use.
 _lock = threading.Lock()
 
 
 class _Ordered:
-    """Tensors made on one stream, and used on others."""
+    """Tensors that are made on one stream and used on others."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self._tensors = tensors
@@ -213,7 +212,7 @@ class _Ordered:
         self._made.record(self._made_on)
 
     def wait(self) -> None:
-        """Order the current stream behind the one that made the tensors."""
+        """Make the current stream wait for the stream that made the tensors."""
         device = self._tensors[0].device
         if current_stream(device.index) != self._made_on.cuda_stream:
             current = torch.cuda.current_stream(device)
@@ -225,8 +224,8 @@ class _Ordered:
 class SenderOrder(_Ordered):
     """Edges by sender, as int32.
 
-    `place` has the places, in sender order, of the edges in receiver order; `row_ptr` where each
-    sender's edges start.
+    ``place[e]`` is the index in sender order of edge e of the receiver order. ``row_ptr`` is where
+    each sender's edges start.
     """
 
     def __init__(self, sender: torch.Tensor, num_senders: int) -> None:
@@ -245,8 +244,8 @@ def _bounds(in_order: torch.Tensor, rows: int) -> torch.Tensor:
 class CudaGraph(_Ordered):
     """Edges by receiver, as int32.
 
-    `order` and `sender` have the edges in receiver order, and their senders in that order;
-    `row_ptr` where each receiver's edges start.
+    `order` are the edges in receiver order, `sender` their senders, and `row_ptr` where each
+    receiver's edges start.
     """
 
     def __init__(
@@ -258,7 +257,7 @@ class CudaGraph(_Ordered):
         self.order = order.to(torch.int32)
         self.sender = sender.to(torch.int32)[order]
         self.row_ptr = _bounds(sorted_receiver, num_receivers)
-        self._indices = (sender, receiver)  # kept alive, as their addresses are in the key
+        self._indices = (sender, receiver)  # kept alive, because the key contains their addresses
         self._by_sender: SenderOrder | None = None
         super().__init__(self.order, self.sender, self.row_ptr)
 
@@ -268,7 +267,7 @@ class CudaGraph(_Ordered):
         return self.order.shape[0]
 
     def by_sender(self) -> SenderOrder:
-        """Return the order that deterministic gradients of node features are summed in."""
+        """Return the order in which deterministic gradients of node features are summed."""
         with _lock:
             if self._by_sender is None:
                 self._by_sender = SenderOrder(self.sender, self._num_senders)
@@ -291,12 +290,12 @@ class CudaGraph(_Ordered):
 
 
 def _aligned(num_edges: int) -> int:
-    """Return a length after which 16-byte words start."""
+    """Return a length of at least `num_edges` that is a whole number of 16-byte words."""
     return (num_edges + 3) // 4 * 4
 
 
 def packed_length(num_edges: int, num_receivers: int) -> int:
-    """Return the length of what :func:`sorted_edges` returns; it differs from `num_edges`."""
+    """Return the length of the result of :func:`sorted_edges`, which is never `num_edges`."""
     return 2 * _aligned(num_edges) + num_receivers + 1
 
 
@@ -305,9 +304,9 @@ def sorted_edges(
 ) -> torch.Tensor:
     """Return the receiver order of an edge list as one tensor, for compiled programs.
 
-    They sort once per call for all layers. Orders are not remembered by their memory, because a
-    compiled program writes other indices to the same memory without counting the change. The host
-    does not wait for the device; an index out of range stops the program there with an assertion.
+    A compiled program sorts once per call, for all layers. Its orders are not remembered, because
+    it writes new indices to the same memory without torch counting the change. The host does not
+    wait for the device; an index out of range stops the program there with an assertion.
     """
     edges = sender.shape[0]
     _check_count(edges)
@@ -351,19 +350,20 @@ def cuda_graph(
 ) -> CudaGraph:
     """Return the receiver order of an edge list, from memory if it is one of the last few.
 
-    A list is known by its memory and by torch's count of changes to it, so that looking it up does
-    not wait for the device. A new list is checked once, which does wait: an index out of range is a
-    ValueError. While a CUDA graph is captured, the order is made inside the graph: replays then
+    A list is identified by its memory and by torch's count of changes to it, so that looking it up
+    does not wait for the device. The check of a new list does wait: an index out of range raises
+    ValueError. While a CUDA graph is captured, sorting becomes part of the graph, so that replays
     follow indices that change in place.
     """
     _check_count(sender.shape[0])
     if torch.cuda.is_current_stream_capturing():
         return CudaGraph(sender, receiver, num_senders, num_receivers)
     if sender.is_inference() or receiver.is_inference():
-        # such tensors do not count changes
+        # torch counts no changes to inference tensors
         _check(sender, receiver, num_senders, num_receivers)
         return CudaGraph(sender, receiver, num_senders, num_receivers)
-    # the storage, because tensors that other libraries make of one buffer share no count
+    # The storage is part of the key, because tensors that other libraries make of one buffer do not
+    # share a count.
     key = (
         *(
             (t.untyped_storage()._cdata, t.data_ptr(), t._version, t.shape[0], t.dtype)

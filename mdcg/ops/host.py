@@ -18,12 +18,12 @@ from .kernels import HostProgram, Kernels, Names, Tensors, host_device, kernel_s
 
 _COPIES = ("mdcg_pack_in1", "mdcg_pack_out", "mdcg_unpack_in1", "mdcg_unpack_out")
 
-# Side of the product that the rows of an operand belong to.
+# Side of the product whose rows an operand has.
 _SIDES = {"x": "in1", "xa": "in1", "g": "out"}
 
 
 class _Walk(NamedTuple):
-    """Arguments, number of tasks or rounds, parts that sum shared weights, address of rounds."""
+    """Arguments of a launch, its tasks or rounds, parts that sum shared weights, and rounds."""
 
     values: dict[str, int]
     tasks: int
@@ -32,7 +32,7 @@ class _Walk(NamedTuple):
 
 
 class HostKernels(Kernels[KernelSpec, HostProgram]):
-    """The kernels of one problem for CPUs; without a plan, that for this machine."""
+    """The kernels of one problem for CPUs. Default plan: chosen for this machine."""
 
     def __init__(self, problem: ConvProblem, plan: HostPlan | None = None) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         self.plan = plan if plan is not None else plan_host(problem, host_device())
         whole = problem.layout == "ir_mul"
         lanes = self.plan.lanes
-        # rows that are in packed form already
+        # whether rows are packed already
         self._plain = {
             "in1": whole and all(b.mul % lanes == 0 for b in problem.irreps_in1),
             "out": whole and all(b.mul % lanes == 0 for b in problem.irreps_out),
@@ -61,8 +61,8 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
     ) -> Tensors:
         """Run one pass, see :class:`Kernels`; all tensors are contiguous.
 
-        Without a `graph`, every row of the operands gives a row of the output. With `pairs`, which
-        a double backward does not take, "w" has a row for each of these pairs of edges.
+        Without a `graph`, every row of the operands gives a row of the output. With `pairs`, "w"
+        has a row for each of these pairs of edges; a double backward takes no pairs.
         """
         given = tuple(name for name in COTANGENTS if name in cotangents) if cotangents else ()
         program = self.load(kernel_spec(kind, graph is not None, wants, given, pairs is not None))
@@ -89,7 +89,7 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
             results = results | {"dx": torch.empty_like(tensors["x"])}
         shared = {}
         if self.problem.shared_weights and "dw" in results:
-            # every task has a row of its own to sum gradients in
+            # every task sums gradients in its own row
             shared["dw"] = x.new_zeros(max(walk.parts, 1), self.problem.weight_numel)
         tensors |= results | sums | shared
         values = {name: tensor.data_ptr() for name, tensor in tensors.items()} | walk.values
@@ -105,7 +105,7 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
     # -- launching ------------------------------------------------------------------------------
 
     def _walk(self, kind: str, graph: Graph | None, pairs: Pairs | None, rows: int) -> _Walk:
-        """Return how tasks share the rows or the edges."""
+        """Distribute the rows or the edges over tasks."""
         if graph is None:
             least = -(-rows // MAX_SHARED_BLOCKS) if self.problem.shared_weights else 0
             per_task = max(ROWS_PER_TASK, least)
@@ -121,9 +121,9 @@ class HostKernels(Kernels[KernelSpec, HostProgram]):
         values = {"n_rows": rows, "n_block": size} | order.addresses
         parts = order.lengths.get("block_ptr", 1) - 1
         if kind == "backward" and pairs is None:
-            # blocks of senders, each of which one task takes
+            # a task is a block of senders
             return _Walk(values | {"task_ptr": values["block_ptr"]}, parts, parts)
-        # tiles: each adds to rows that no other tile of its round touches
+        # a task is a tile; tiles of one round add to different rows
         rounds = order.lengths["round_ptr"] - 1
         return _Walk(values | {"task_ptr": values["tiles"]}, rounds, parts, values["round_ptr"])
 

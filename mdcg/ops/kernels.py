@@ -21,17 +21,17 @@ Names = tuple[str, ...]
 Spec = TypeVar("Spec")
 Loaded = TypeVar("Loaded")
 
-#: Making and checking a description takes microseconds at every call.
+#: Cached, because making and checking a KernelSpec takes microseconds.
 kernel_spec = lru_cache(maxsize=256)(KernelSpec)
 
 
 class Kernels(Generic[Spec, Loaded]):
-    """Loaded kernels of one problem under one plan, by their description.
+    """Loaded kernels of one problem under one plan, by their ``Spec``.
 
-    Subclasses have a method ``run`` for the passes. It takes the kind of the pass, as the
-    description has it; the operands by name, with ``g`` except for the value; the cotangents that a
-    double backward has, by the name of their operand; and the names of the gradients that are
-    wanted. It returns results by name: "out", or the gradients.
+    Subclasses have a method ``run`` for the passes. It takes the kind of the pass, as in ``Spec``;
+    the operands by name, with ``g`` except in a forward pass; the cotangents of a double backward,
+    by the name of their operand; and the names of the wanted gradients. It returns results by name:
+    "out", or the gradients.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def host_device() -> HostDevice:
 
 
 class HostProgram:
-    """A CPU kernel in memory; the first of the `names` of functions is the kernel itself."""
+    """A loaded library of a CPU kernel, which is the first of the functions `names`."""
 
     def __init__(self, kernel: HostKernel, level: str, names: Sequence[str]) -> None:
         self.kernel = kernel
@@ -68,14 +68,15 @@ class HostProgram:
         self._library = load_host_kernel(
             kernel.source, target=level, flags=(march,) if march else (), symbols=tuple(names)
         )
-        # addresses, valid as long as this object
+        # addresses, valid while this object exists
         self.functions = {name: self._library.symbol(name) for name in names}
         self._run = self.functions[names[0]]
 
     def run(self, values: dict[str, int], tasks: int, round_ptr: int = 0) -> None:
-        """Run the kernel on all threads; `values` has at least its arguments.
+        """Run the kernel on all threads; `values` has its arguments, and may have others.
 
-        With the address of rounds of tasks, `tasks` of them run one after the other.
+        If `round_ptr`, the address of rounds of tasks, is not 0, `tasks` is the number of rounds.
+        They run one after the other.
         """
         arguments = [values[name] for name in self.kernel.arguments]
         threads, scratch = torch.get_num_threads(), self.kernel.scratch_bytes
@@ -101,7 +102,7 @@ _OUT_OF_RESOURCES = 701
 
 
 def _code(error: RuntimeError) -> int | None:
-    """Return the driver's number of an error; None if the driver is missing."""
+    """Return the driver's error code, or None if the driver is missing."""
     return error.code if isinstance(error, _core.CudaError) else None
 
 
@@ -125,7 +126,7 @@ def cuda_device(index: int) -> CudaDevice:
 
 
 def current_stream(index: int) -> int:
-    """Return the address of torch's current stream on a device, without an object around it."""
+    """Return the address of torch's current stream on a device, without making a Stream object."""
     return cast(Any, torch)._C._cuda_getCurrentRawStream(index)
 
 
@@ -164,10 +165,10 @@ def _launch_error(error: RuntimeError, index: int) -> DeviceError:
 
 
 class CudaProgram:
-    """Kernels of one or more programs, loaded on the device `index`, as torch counts them.
+    """Kernels of one or more programs, loaded on torch's device `index`.
 
-    Programs that no cache holds are compiled side by side. KernelCompileError says that one cannot
-    be compiled, DeviceError that the driver does not take the machine code.
+    Programs that no cache contains are compiled at the same time. KernelCompileError says that one
+    cannot be compiled, DeviceError that the driver does not accept the machine code.
     """
 
     def __init__(self, index: int, target: str, sources: Sequence[str]) -> None:
@@ -206,7 +207,7 @@ class CudaProgram:
             except RuntimeError as error:
                 if again or _code(error) != _NOT_FOUND or _core.jit_disabled():
                     raise _load_error(error, self.index, self.target) from error
-            # the cache held another program under this name
+            # the cache contained another program under this name
             self._replaced.append(self._modules[number])
             self._modules[number] = self._make_again(self._sources[number])
         raise AssertionError("unreachable")
@@ -221,8 +222,9 @@ class CudaProgram:
     ) -> None:
         """Enqueue a kernel of any of the programs; see ``_core.CudaModule.launch``.
 
-        The shape has blocks, threads and bytes of shared memory. An `early` kernel may start before
-        the previous one has ended, and waits for it itself. DeviceError says why none was started.
+        The shape is blocks, threads and bytes of shared memory. An `early` kernel may start before
+        the previous kernel has ended, and contains the instruction that waits for it. DeviceError
+        says why no kernel was started.
         """
         stream = current_stream(self.index)
         try:
@@ -236,7 +238,7 @@ class CudaPass:
 
     def __init__(self, index: int, target: str, kernel: CudaKernel) -> None:
         self.kernel = kernel
-        # the programs of the kernels, and last one of the copies of node rows if there is one
+        # the programs of the kernels, then the program that copies node rows, if there is one
         self.program = CudaProgram(index, target, kernel.sources)
         self._functions = [
             self.program.function(number if kernel.programs else 0, entry.name, entry.shared_bytes)
@@ -244,7 +246,7 @@ class CudaPass:
         ]
 
     def launch(self, rows: int, values: Mapping[str, int], *, overlap: bool = False) -> None:
-        """Enqueue all kernels for so many rows; arguments without a value are null."""
+        """Enqueue all kernels for a number of rows; arguments without a value are null."""
         arguments = [values.get(name, 0) for name in self.kernel.arguments]
         for entry, function in zip(self.kernel.entries, self._functions, strict=True):
             shape = -(-rows // entry.rows), entry.threads, entry.shared_bytes

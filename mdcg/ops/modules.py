@@ -10,7 +10,7 @@ from .functional import conv, tensor_product
 
 
 class _ProblemModule(torch.nn.Module):
-    """Holds a problem as plain text, so that copies and pickles carry nothing of the process."""
+    """Base of modules with a problem and a plan, which copies and pickles contain as plain data."""
 
     def __init__(self, problem: ConvProblem, plan: HostPlan | CudaPlan | None = None) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class _ProblemModule(torch.nn.Module):
         self.plan = plan
 
     def _problem_for(self, like: torch.Tensor) -> ConvProblem:
-        """Follow the operands' type, as a module without parameters cannot be told by ``.to()``."""
+        """Return the problem in the operands' type: ``.to()`` has no effect without parameters."""
         dtype = str(like.dtype).removeprefix("torch.")
         return self.problem.with_dtype(dtype) if dtype in ("float32", "float64") else self.problem
 

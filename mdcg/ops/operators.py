@@ -33,11 +33,11 @@ class _Conv(Passes):
     def run(
         self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
     ) -> Tensors:
-        """Run the kernels of one pass where the operands are."""
+        """Run the kernels of one pass on the operands' device."""
         sender, receiver, num_receivers, problem, plan = where
         x = operands["x"]
         if kind == "double_backward" and len(cotangents) < 2:
-            # `phi(a, y, w, g)` is constant in x
+            # psi with one cotangent does not depend on that operand, as phi(a, y, w, g) on x
             zeros = [n for n in wants if cotangents.keys() <= {n}]
             wants = tuple(n for n in wants if n not in zeros)
             found = self.run(kind, operands, cotangents, where, wants) if zeros and wants else {}
@@ -94,9 +94,9 @@ def _derivative(problem: str) -> str:
 
 
 def _directional(where: Where) -> Where:
-    """Return what operators on (x, a) get instead of `where`."""
+    """Return `where` for the directional derivative, whose input is (x, a)."""
     y, problem, _ = where
-    return y, _derivative(problem), ""  # a plan is for its own problem
+    return y, _derivative(problem), ""  # the plan was made for another problem
 
 
 class _Contraction(Passes):
@@ -104,13 +104,13 @@ class _Contraction(Passes):
 
     `y` are the attributes that mix the coefficients of the species; without it every node has its
     own row of `w`. The derivative along a direction, ``S'(x, a; w)``, is the value of another
-    problem with input (x, a), so all formulas close.
+    problem with input (x, a), so derivatives of any order are such values.
     """
 
     def run(
         self, kind: str, operands: Tensors, cotangents: Tensors, where: Where, wants: Names
     ) -> Tensors:
-        """Run the kernel of one pass where the operands are."""
+        """Run the kernel of one pass on the operands' device."""
         y, problem, plan = where
         y = y.contiguous() if y is not None else None
         x = operands["x"]

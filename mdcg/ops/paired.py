@@ -21,7 +21,7 @@ from .operators import conv_backward
 
 
 def can_pair(*tensors: torch.Tensor) -> bool:
-    """Whether the values of tensors can be read to find pairs of edges, which are for CPUs."""
+    """Whether pairs of edges can be found: on CPUs, if the values of tensors can be read."""
     return all(t.device.type == "cpu" for t in tensors) and readable(*tensors)
 
 
@@ -33,12 +33,12 @@ def find_pairs(
     receiver: torch.Tensor,
     num_nodes: int,
 ) -> Pairs | None:
-    """Return which edges are the two directions of one edge; None if few are, or none can be found.
+    """Find edges that are the two directions of one edge; None if there are few, or no way to tell.
 
     Two such edges join the same nodes and have opposite vectors and equal features up to rounding.
-    Two images of an edge in a small cell have different vectors. The problem has one weight row per
-    edge; all tensors have a row per edge. Spherical harmonics of degree 1 in `edge_attrs` are the
-    directions; the weights are made from the `features`.
+    Two images of an edge in a small cell differ in their vectors. All tensors have a row per edge.
+    The spherical harmonics of degree 1 in `edge_attrs` are the directions; the weights, a row per
+    edge, are functions of the `features`.
     """
     vector = next((b for b in problem.irreps_in2 if b.ir.l == 1 and b.mul), None)
     rows = (len(edge_attrs), len(features), len(sender), len(receiver))
@@ -57,14 +57,14 @@ def find_pairs(
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of pairs to rows of edges; or its transpose, the sum over the edges of each pair."""
+    """Copies rows of pairs to their edges; or the transpose, sums over the edges of each pair."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs, to_edges: bool) -> torch.Tensor:
         ctx.pairs, ctx.to_edges = pairs, to_edges
         if to_edges:
             return rows.index_select(0, pairs.row)
-        # `index_add` does the same in many times the time
+        # `index_add` is many times slower
         total = rows.index_select(0, pairs.first)
         other = rows.index_select(0, pairs.second)
         if pairs.single is not None:
@@ -92,7 +92,7 @@ def mean_of_pairs(features: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     """Return one row per pair: the mean of both edges, which differ by rounding.
 
     Each edge of a pair gets half of the gradient. Derivatives with respect to positions and cells
-    are those of one row per edge, because both edges have the same length.
+    are the same as with one row per edge, because both edges have the same length.
     """
     total = _sum(features, pairs)
     if pairs.single is None:
@@ -126,7 +126,7 @@ class _Conv(torch.autograd.Function):
         if not names:
             return (None,) * 7
         if torch.is_grad_enabled() or not can_pair(g):
-            # gradients that are differentiated themselves, or many at once
+            # the gradients are differentiated again, or batched
             where = (sender, receiver, len(x), ctx.problem, "")
             w = _spread(w, ctx.pairs)
             dx, dy, dw = only(conv_backward(x, y, w, g, *where, wants), wants)

@@ -1,4 +1,4 @@
-"""Write the program of a package layer by layer, folding what depends on the type alone."""
+"""Writes the program of a package layer by layer, and folds what depends only on atom types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 class RadialLayer:
     """``factor * activation(layer_norm(x @ weight + bias))``."""
 
-    weight: Array  # [n_in, n_out], all normalisation included
+    weight: Array  # [n_in, n_out], normalisation included
     bias: Array | None = None  # [n_out]
     norm: tuple[Array, Array, float] | None = None  # weight, bias and epsilon of a layer norm
     activation: str = "none"  # a key of `e3nn_modules.ACTIVATIONS`
@@ -32,16 +32,16 @@ class RadialLayer:
 class Radial:
     """A radial network."""
 
-    r_max: float | Array  # Å; an array [n_types, n_types] is by type of receiver and sender
-    # `kind` (bessel, gaussian, chebyshev) with its numbers and arrays; `argument`: "length" (or
-    # absent), transformed or not, or "normalized", the length over the cutoff
+    r_max: float | Array  # Å; or an array [n_types, n_types], by types of receiver and sender
+    # `kind` (bessel, gaussian, chebyshev) with its numbers and arrays. `argument` is "length", the
+    # default, or "normalized": the length divided by the cutoff.
     basis: Mapping[str, Any]
     p: float  # exponent of the polynomial cutoff
     layers: tuple[RadialLayer, ...]
     transform: Mapping[str, Any] | None = None  # `kind` (agnesi, soft) with its numbers and arrays
-    cutoff_on: str = "basis"  # what is multiplied by the cutoff: "basis" or "weights"
-    # What is added to the input of the first activation: an array [n_types, n_hidden], or features
-    # with that many scalars.
+    cutoff_on: str = "basis"  # what the cutoff function multiplies: "basis" or "weights"
+    # Terms that are added to the input of the first activation: an array [n_types, n_hidden], or
+    # features with n_hidden scalars.
     sender: Any = None
     receiver: Any = None
 
@@ -52,31 +52,31 @@ class Radial:
 
     @property
     def by_type(self) -> bool:
-        """Whether the outputs are functions of the length and of the two types alone."""
+        """Whether the outputs depend only on the length and on the two types."""
         ends = (self.sender, self.receiver)
         return all(end is None or isinstance(end, np.ndarray) for end in ends)
 
 
 @dataclass(frozen=True)
 class Features:
-    """Node features: a value of the program, or known for each type."""
+    """Node features: a value of the program, or a table with a row for each type."""
 
     irreps: Irreps
-    name: str = ""  # of the value; empty where the features are known
+    name: str = ""  # name of the value; empty if the features are a table
     table: Array | None = None  # (n_types, irreps.dim), blocks as [2l+1][mul]
 
     @property
     def known(self) -> bool:
-        """Whether they depend on the type of the node alone."""
+        """Whether the features depend only on the type of the node."""
         return self.table is not None
 
 
 class Builder:
     """Layers, values and tensors of a package, in the order of the calls.
 
-    Methods take and return :class:`Features`. Features that are known for each type stay numbers in
-    float64 as long as possible: only what depends on positions becomes a layer. `exact`:
-    convolutions evaluate radial networks instead of tables.
+    Methods take and return :class:`Features`. Features that depend only on types stay float64
+    tables as long as possible, so that only what depends on positions becomes a layer. With
+    `exact`, convolutions evaluate radial networks instead of tables.
 
     Examples
     --------
@@ -96,12 +96,12 @@ class Builder:
         self.descriptors: list[str] = []
         self._dipoles: str | None = None
         self._exchanged: set[str] = set()
-        self._maps: dict[str, LinearMap] = {}  # of linear layers whose value is not used yet
+        self._maps: dict[str, LinearMap] = {}  # maps of linear layers that no layer reads yet
 
     # ---- features ----
 
     def table(self, irreps: str | Irreps, rows: Array) -> Features:
-        """Return features that are known for each type, shape (n_types, dim)."""
+        """Return features from a row for each type, shape (n_types, dim)."""
         irreps = Irreps.parse(irreps) if isinstance(irreps, str) else irreps
         table = np.asarray(rows, dtype=np.float64)
         if table.shape != (self.n_types, irreps.dim):
@@ -111,7 +111,7 @@ class Builder:
         return Features(irreps, table=table)
 
     def stored(self, x: Features, name: str) -> Features:
-        """Return features as a value of the program; a table becomes one by a layer."""
+        """Return features as a value of the program; a table gets a layer."""
         if x.table is None:
             return x
         table = self._weights(f"{name}.table", x.table)
@@ -122,7 +122,7 @@ class Builder:
         self.descriptors.append(self._use(self.stored(x, name)))
 
     def dipoles(self, x: Features) -> None:
-        """Make vectors the dipoles of nodes, which are their last descriptors."""
+        """Set the dipoles of the nodes, which become the last descriptors."""
         self.describe(x, "dipoles")
         self._dipoles = self.descriptors[-1]
 
@@ -189,9 +189,10 @@ class Builder:
     ) -> Features:
         """Apply activations to scalars, and multiply other blocks by activated scalars.
 
-        Rows of `scalars` are (in, out, activation, factor): a block of x and one of the output.
-        Rows of `gated` are (gate, gate_offset, in, out, activation, factor): the block of x with
-        the gates and their first channel, the block that is multiplied, and the output.
+        Rows of `scalars` are (in, out, activation, factor), with a block of x and a block of the
+        output. Rows of `gated` are (gate, gate_offset, in, out, activation, factor), with the block
+        of x that contains the gates, their first channel there, the block of x that they multiply,
+        and the block of the output.
         """
         first = ("in", "out", "activation", "factor")
         second = ("gate", "gate_offset", *first)
@@ -232,7 +233,7 @@ class Builder:
         return self._layer("sum", name, irreps, x=[self._use(term) for term in others])
 
     def _absorb(self, x: Features, constant: Array) -> bool:
-        """Add numbers of each type to the bias of the linear layer that makes x, if one does."""
+        """Add a constant of each type to the bias of x's linear layer; return whether it fits."""
         linear = self._maps.get(x.name)
         if linear is None:
             return False
@@ -252,7 +253,7 @@ class Builder:
     def conv(self, x: Features, problem: ConvProblem, radial: Radial, name: str) -> Features:
         """Convolve node features with harmonics and radial weights, summed over the neighbours.
 
-        The problem has one weight per path and channel, and the path weights that are applied.
+        The problem has one weight per path and channel. Its path weights are applied.
         """
         if radial.weight_numel != problem.weight_numel:
             raise ValueError(
@@ -302,7 +303,7 @@ class Builder:
         """Add an energy of pairs; arrays among the fields become float64 tensors."""
         self._layer("pair_energy", name, None, kind=kind, **self._exact(fields, name))
 
-    # ---- the whole ----
+    # ---- result ----
 
     def finish(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the program's part of the manifest, and all tensors."""

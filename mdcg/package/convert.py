@@ -15,7 +15,7 @@ from .file import Package, file_sha256
 
 
 def outputs_in_place(model: Any) -> str:
-    """Return the suffixes that the output of a model patched in place may have."""
+    """Return the suffixes for the output of a model that is patched in place."""
     from ..patch import is_nequip
 
     return ".pt, or .nequip.zip for a package" if is_nequip(model) else ".model"
@@ -28,15 +28,15 @@ class ConversionOptions:
     Parameters
     ----------
     types : tuple of str, optional
-        Elements to convert; default: all of the model.
+        Elements to convert. Default: all that the model knows.
     head : str, optional
-        Needed where the model has several.
+        Required if the model has several.
     dtype : {"float32", "float64"}, optional
-        Default: that of the model.
+        Default: the model's.
     graph_fields : tuple of (str, int)
-        Value of each input of the structure, such as a charge, that the model reads.
+        Value of each per-structure input that the model reads, such as a charge.
     radial : {"table", "exact"}, optional
-        Default: tables, where their error stays below rounding.
+        Default: tables, if their error is below rounding.
     dispersion : str, optional
         Functional whose D3 dispersion the package holds beside the network, such as ``"pbe"``.
     """
@@ -67,7 +67,7 @@ def convert_checkpoint(path: str | Path, options: ConversionOptions | None = Non
     CheckpointError
         The file cannot be read.
     UnsupportedProblemError
-        The model has something that packages do not have.
+        Packages do not support a part of the model.
     ValueError
         An element or a head that the model does not know.
     """
@@ -85,7 +85,7 @@ def load_with_digest(path: Path) -> tuple[Any, str]:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     before = state() if path.exists() else None
-    model = load_model(path)  # what is no checkpoint is refused before all of it is read
+    model = load_model(path)  # refuses other files before the whole file is read
     digest = file_sha256(path)
     if state() != before:
         raise CheckpointError(f"{path} changed while it was read: run the command again")
@@ -104,7 +104,7 @@ def convert_model(
     from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
 
     options = options or ConversionOptions()
-    if options.dtype is not None:  # by one name, as equal options make equal packages
+    if options.dtype is not None:  # one name per type, so that equal options make equal packages
         options = replace(options, dtype=dtype_of(options.dtype))
     if is_patched(model):
         model = copy_model(model)
@@ -119,7 +119,7 @@ def convert_model(
             f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
         )
     if dtype == "float64" and info.dtype != torch.float64 and not nequip:
-        model = copy_model(model).double()  # every digit of its constants counts then
+        model = copy_model(model).double()  # its constants need every digit
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
     builder = Builder(len(columns), dtype, exact=options.radial == "exact")
@@ -167,7 +167,7 @@ def convert_model(
 
 
 def _otherwise(model: Any) -> str:
-    """Return, after a semicolon, what to do instead of a conversion; empty if there is nothing."""
+    """Return "; " and advice to patch the model in place, or nothing if that fails too."""
     from ..patch import inspect_model
 
     try:

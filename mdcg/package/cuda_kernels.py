@@ -1,8 +1,8 @@
-"""Write the text of the kernels of convolutions and contractions of a package.
+"""Writes the text of a package's convolution and contraction kernels.
 
 Operands are the engine's rows: component-major blocks, multiplicities rounded up to 64 bytes. CUDA
-text is the same for all devices from compute capability 8.0 on; compilers make of it what the
-device has.
+text is the same for all devices of compute capability 8.0 or later; the compiler adapts it to the
+device.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
 
-#: Passes of a layer: those of convolutions take weights of edges, or a table of their lengths.
+#: Passes of a layer. A convolution reads weights per edge, or a table of weights by length.
 PASSES = ("forward", "backward", "table_forward", "table_backward")
 
-# The oldest device that the kernels' asynchronous copies exist on.
+# The oldest device with the asynchronous copies that kernels use.
 _DEVICE = CudaDevice(80)
-# The oldest device of each class, and the bytes of shared memory that a block may have on all
-# devices of the class. Devices of data centres have more than others since H100.
+# The oldest device of each class, and the bytes of shared memory that a block can have on all
+# devices of the class. Since H100, data-centre devices have more than others.
 _SHARED = ((_DEVICE, LEAST_SHARED), (CudaDevice(90), 220 * 1024), (CudaDevice(120), LEAST_SHARED))
 
 
 def padded_problem(problem: ConvProblem) -> ConvProblem:
-    """Return a convolution of whole rows of the engine: ``ir_mul``, whole multiples of 64 bytes."""
+    """Return a convolution of the engine's padded rows: ``ir_mul``, multiples of 64 bytes."""
 
     def padded(irreps: Irreps) -> Irreps:
         return Irreps.from_pairs(
@@ -50,7 +50,7 @@ def padded_problem(problem: ConvProblem) -> ConvProblem:
 
 
 def host_source(layer: Mapping[str, Any]) -> str | None:
-    """Return the C++ text of the kernel of a layer of a manifest, or None where it has none."""
+    """Return the C++ text of a layer's kernel, or None if the layer has none."""
     if layer["type"] == "contraction":
         return emit_engine_contraction(SymmetricContractionProblem.from_json(layer["problem"]))
     if layer["type"] != "conv":
@@ -61,10 +61,10 @@ def host_source(layer: Mapping[str, Any]) -> str | None:
 def cuda_passes(
     layers: Sequence[Mapping[str, Any]], tensors: Container[str]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Write the CUDA kernels of all layers of a manifest that have some.
+    """Write the CUDA kernels of a manifest's layers.
 
-    Returns the passes of the layers as a kernel file holds them, and the texts by their keys. A
-    layer that no kernel fits has no passes: it runs on CPUs alone.
+    Returns the passes of the layers in the format of a kernel file, and the texts by their keys. A
+    layer that no kernel supports has no passes: it runs only on CPUs.
     """
     found: list[dict[str, Any]] = []
     programs: dict[str, str] = {}
@@ -122,10 +122,7 @@ def text_key(text: str) -> str:
 def _emit(
     layer: Mapping[str, Any], kind: str, tensors: Container[str], most_shared: int
 ) -> tuple[CudaKernel, dict[str, int]] | None:
-    """Return a kernel and the items of a row of its operands.
-
-    `most_shared`: bytes of shared memory that a block may have.
-    """
+    """Return a kernel and its operands' items per row; a block may have `most_shared` bytes."""
     if layer["type"] == "conv":
         if kind.startswith("table_") != has_table(layer["radial"], tensors):
             return None
@@ -178,7 +175,7 @@ def _emit_table(
 
 
 def has_table(radial: Mapping[str, Any], tensors: Container[str]) -> bool:
-    """Return whether a radial network has a table, as ``RadialSpec::has_table`` of the engine."""
+    """Return whether a radial network has a table, by the rule of ``RadialSpec::has_table``."""
     ends = [radial.get(end) for end in ("sender", "receiver")]
     smooth = all(layer.get("activation") not in ("relu", "abs") for layer in radial["layers"])
     return smooth and all(end is None or end in tensors for end in ends)

@@ -1,9 +1,9 @@
-"""The data of Grimme's D3 dispersion that a package holds beside its network.
+"""The data of Grimme's D3 dispersion, which a package may hold beside its network.
 
-The reference values come from ``tad-dftd3``, which has them as tensors (the package ``dftd3`` keeps
-them inside its library): reference coordination numbers and C6 coefficients (Grimme, Antony,
-Ehrlich and Krieg, J. Chem. Phys. 132, 154104), and the parameters of functionals for zero and
-Becke-Johnson damping. The package stores them for its elements, so evaluation needs neither.
+The reference values come from ``tad-dftd3``, which has them as tensors, while ``dftd3`` keeps them
+inside its library. They are coordination numbers and C6 coefficients (Grimme, Antony, Ehrlich and
+Krieg, J. Chem. Phys. 132, 154104), and the parameters of functionals for zero and Becke-Johnson
+damping. A package stores them for its elements, so evaluation needs neither library.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError, installed_version
 
-#: CODATA 2018, as dftd3 has them: Å per Bohr and eV per Hartree.
+#: Å per Bohr and eV per Hartree (CODATA 2018), the values of dftd3.
 BOHR = 0.529177210903
 HARTREE = 27.211386245988
 
-#: Cutoff of coordination numbers, Bohr. It is part of the definition: their counting function is
-#: still 1e-7 at large distances, so energies depend on it.
+#: Cutoff of coordination numbers in Bohr. It is part of D3's definition: the counting function is
+#: still 1e-7 at large distances, so energies depend on the cutoff.
 _COORDINATION_CUTOFF = 40.0
 _COORDINATION_STEEPNESS = 16.0
 _WEIGHT_STEEPNESS = 4.0
 
-#: Parameters of each damping; lengths in Bohr are those of `_LENGTHS`.
+#: Parameters of each damping. Those in `_LENGTHS` are lengths in Bohr.
 _DAMPINGS = {"bj": ("s6", "s8", "a1", "a2"), "zero": ("s6", "s8", "rs6", "rs8")}
 _LENGTHS = ("a2",)
-#: Power of zero damping, which functionals of D3 share.
+#: Exponent of zero damping, the same for all functionals of D3.
 _ALPHA = 14.0
 
 
-#: Functionals as heads of foundation models name them: "omat_pbe", "matpes_r2scan", "spice_wB97M".
+#: Functionals in names of heads, such as "omat_pbe", "matpes_r2scan" and "spice_wB97M".
 _NAMED = re.compile(r"r2scan|revpbe|rpbe|pbesol|pbe0|pbe|scan|b3lyp|wb97m|wb97x", re.IGNORECASE)
 
 
 def training_functional(head: str | None) -> str:
-    """Return what the name of a head says about the functional of the training data."""
+    """Return a sentence on the functional of the training data, from the name of the head."""
     found = _NAMED.search(head or "")
     if found is None:
         return "training functional: not recorded in the file"
@@ -51,7 +51,7 @@ def d3_data(
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.float64]]]:
     """Return the object ``dispersion`` of a manifest and the tensors that it names.
 
-    The functional is one such as ``"pbe"``; case and hyphens do not matter.
+    Case and hyphens in the name of the functional, such as ``"pbe"``, do not matter.
     """
     import torch
     from ase.data import atomic_numbers
@@ -74,7 +74,7 @@ def d3_data(
     pairs = np.ix_(z, z)
     covalent = _array(COV_D3())[z] * BOHR * 3 / 4
     tensors = {
-        # rounded: published values, which conversions between units have blurred
+        # Rounding restores the published values after tad-dftd3's conversions of units.
         "dispersion.covalent_radii": np.round(covalent, 2) * 4 / 3,
         "dispersion.pair_radii": np.round(_array(VDW_PAIRWISE())[pairs] * BOHR, 4),
         "dispersion.q": _array(R4R2(dtype=torch.float64))[z] * BOHR,
@@ -99,7 +99,7 @@ def d3_data(
 
 
 def _parameters(functional: str) -> dict[str, dict[str, float]]:
-    """Return the parameters of every damping that a functional has, lengths in Å."""
+    """Return a functional's parameters for each damping that it has, lengths in Å."""
     import torch
     from tad_dftd3.param import get_functional_params
 

@@ -1,4 +1,4 @@
-"""Weights of e3nn's modules as plain numbers, every normalisation multiplied in."""
+"""Reads e3nn's modules as plain arrays, with normalisations multiplied into the weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POINTS = np.linspace(-4.0, 4.0, 33)
 
 
 def name_of(function: Callable[[Array], Array]) -> str | None:
-    """Return the name of the activation that has the values of a function, or None."""
+    """Return the name of the activation that a function equals, or None."""
     values = np.asarray(function(_POINTS))
     for name, known in ACTIVATIONS.items():
         if values.shape == _POINTS.shape and np.allclose(values, known(_POINTS), 1e-12, 1e-12):
@@ -123,7 +123,7 @@ def typed_linear_map(module: Any, scalars: Array, name: str) -> LinearMap:
 
 
 def activation(act: Any, name: str) -> tuple[str, float]:
-    """Return name and factor of an activation, which e3nn may have normalised."""
+    """Return the name of an activation and the factor by which e3nn normalises it."""
     import torch
 
     if act is None:
@@ -166,7 +166,7 @@ def fully_connected(net: Any, name: str) -> tuple[RadialLayer, ...]:
 
 
 def convolution(tp: Any, harmonics: Any, name: str) -> ConvProblem:
-    """Describe a ``TensorProduct`` on edges, after checking that it is that of a convolution."""
+    """Return the problem of a ``TensorProduct`` on edges, which must be a convolution."""
     if type(tp).__name__ != "TensorProduct" or not hasattr(tp, "instructions"):
         raise UnsupportedProblemError(f"{name} is {a_type(tp)}, expected an e3nn TensorProduct")
     problem = ConvProblem.from_e3nn(tp)
@@ -195,12 +195,9 @@ def _check_harmonics(problem: ConvProblem, harmonics: Any, name: str) -> None:
 
 @dataclass(frozen=True)
 class GateBlocks:
-    """A gate whose scalars, gates and gated features are blocks of their own.
+    """A gate whose scalars, gates and gated features are separate blocks: see `Builder.gate`."""
 
-    `scalars` and `gated` are those of :meth:`.Builder.gate`.
-    """
-
-    irreps_in: Irreps  # the module's input, cut where its three parts meet
+    irreps_in: Irreps  # the module's input, divided where its three parts meet
     irreps_out: Irreps
     scalars: tuple[tuple[int, int, str, float], ...]
     gated: tuple[tuple[int, int, int, int, str, float], ...]
@@ -215,7 +212,7 @@ def gate_blocks(module: Any, name: str) -> GateBlocks:
                 f"{name} has the layout of cuEquivariance: convert the model back to e3nn first"
             )
         parts = [irreps_of(getattr(module, f"irreps_{n}")) for n in ("scalars", "gates", "gated")]
-        # one constant for all blocks of a part, taken from the first
+        # all blocks of a part share the constant of the first
         acts = [
             [_activation(module._act_scalar, module._scalar_cst, name)] * len(parts[0]),
             [_activation(module._act_gate, module._gate_cst, name)] * len(parts[1]),

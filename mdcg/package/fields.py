@@ -1,4 +1,4 @@
-"""Inputs of a structure besides its atoms, such as a charge, whose values a package fixes."""
+"""Per-structure inputs of models, such as a charge, whose values a package fixes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def field_value(
 ) -> int:
     """Return the value of an input of the structure.
 
-    The model knows `count` values from `lowest` on, or any where `count` is None.
+    The model knows `count` values, beginning with `lowest`; if `count` is None, it knows all.
     """
     if name not in fields:
         raise UnsupportedProblemError(
@@ -40,7 +40,7 @@ def lowest_values(model: Any) -> dict[str, int]:
 
 
 def refuse_unknown(fields: Mapping[str, int], known: Collection[str]) -> None:
-    """Raise ValueError where a value is given of an input that the model does not read."""
+    """Raise ValueError if a value is given for an input that the model does not read."""
     unknown = sorted(set(fields) - set(known))
     if unknown:
         expected = ", ".join(sorted(known)) or "none"
@@ -48,7 +48,7 @@ def refuse_unknown(fields: Mapping[str, int], known: Collection[str]) -> None:
 
 
 def embedded_fields(model: Any, fields: Mapping[str, int]) -> NDArray[np.float64]:
-    """Return what the ``joint_embedding`` adds to the features of each node."""
+    """Return the row that the ``joint_embedding`` adds to the features of each node."""
     import torch
 
     from ..patch import copy_model

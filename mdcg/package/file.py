@@ -1,9 +1,9 @@
 """Packages: a model that runs without its framework, and the file that holds it.
 
 Files are safetensors with the manifest and a SHA-256 in the metadata. The digest covers the text of
-the manifest, the index of the tensors and all bytes after the header. It shows what was altered or
-damaged after the file was written; it does not show who wrote it. The engine reads and checks
-packages (``csrc/engine/package/package.cpp``).
+the manifest, the index of the tensors and all bytes after the header. It shows whether the file was
+altered or damaged after it was written, but not who wrote it. The engine reads and checks packages
+(``csrc/engine/package/package.cpp``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode(
 ) -> bytes:
     """Return the bytes of a package; equal arguments give equal bytes.
 
-    The key of the manifest in the metadata tells what kind of file it is.
+    The manifest's key in the metadata identifies the kind of file.
     """
     from safetensors.numpy import save
 
@@ -69,7 +69,7 @@ def encode(
     del header["__metadata__"]
     digest = hashlib.sha256(text.encode() + b"\0" + _index(header))
     digest.update(data[start:])
-    # in this order: safetensors writes several keys in any
+    # The order of the keys is fixed here, because safetensors writes several keys in any order.
     header = {"__metadata__": {key: text, DIGEST: digest.hexdigest()}, **header}
     raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % 8)  # tensors stay aligned
@@ -97,7 +97,7 @@ def file_sha256(path: Path) -> str:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
-    if path.exists() and not path.is_file():  # root would put the file in the place of a device
+    if path.exists() and not path.is_file():  # root could replace a device by the file
         raise PackageError(
             f"{path} is not a regular file, expected the name of a file to write: name another one"
         )
@@ -109,13 +109,13 @@ def write_file(path: Path, data: bytes) -> None:
 def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[list[Path]]:
     """Yield temporary files beside the targets, and move all of them there at the end.
 
-    If something raises, nothing is written. A target that is a link stays one: the file that it
-    names is written. Without `overwrite`, targets must not exist at the end. Readers may look at
-    the `suffix` of the temporary names.
+    If something raises, nothing is written. If a target is a link, the file that it names is
+    written. Without `overwrite`, targets must not exist at the end. The temporary names end in
+    `suffix`, which readers may depend on.
     """
     mark = uuid.uuid4().hex[:12]
     targets = tuple(Path(os.path.realpath(target)) for target in targets)
-    # without the name of the target, which may be as long as names can be
+    # The target's name is no part of them, because it may have the maximal length of a name.
     temporary = [target.with_name(f".{mark}-{n}{suffix}") for n, target in enumerate(targets)]
     unfinished = list(temporary)
     try:
@@ -126,13 +126,13 @@ def staged(*targets: Path, overwrite: bool, suffix: str = ".tmp") -> Iterator[li
         for path, target in zip(temporary, targets, strict=True):
             with _writing(target):
                 if not overwrite:
-                    _create(target)  # which is replaced in the next step
+                    _create(target)  # empty, and replaced in the next step
                     unfinished.append(target)
                 path.replace(target)
         unfinished = temporary
     finally:
         for path in unfinished:
-            with suppress(OSError):  # must not hide the error that led here
+            with suppress(OSError):  # must not hide the first error
                 path.unlink()
 
 
@@ -145,7 +145,7 @@ def write_synced(path: Path, data: bytes | memoryview) -> None:
 
 
 def _create(path: Path) -> None:
-    # O_EXCL: no file of another process; 0o666: the user's umask decides
+    # O_EXCL: fails if the file exists. 0o666: the user's umask decides.
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 
 
@@ -166,7 +166,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def engine_checks(refused: type[MdcgError] = PackageError, what: str = "") -> Iterator[None]:
-    """Raise an error with the sentence of the engine, after `what`, where it refuses something."""
+    """Raise `refused`, with `what` and the engine's sentence, in place of an engine error."""
     try:
         yield
     except _core.EngineError as error:
@@ -174,9 +174,9 @@ def engine_checks(refused: type[MdcgError] = PackageError, what: str = "") -> It
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return manifest and tensors of a package, which the engine reads and checks.
+    """Return the manifest and tensors of a package, which the engine reads and checks.
 
-    Entries about kernels, which files of format 1 have, are left out.
+    Entries about kernels, which exist in files of format 1, are left out.
     """
     with engine_checks():
         manifest, tensors = _core.read_package(str(path))
@@ -189,7 +189,7 @@ class Package:
     Parameters
     ----------
     manifest : mapping
-        What is in it: see ``FORMAT.md`` in this folder.
+        Described in ``FORMAT.md`` in this folder.
     tensors : mapping of str to array
 
     Examples
@@ -210,12 +210,12 @@ class Package:
         Raises
         ------
         PackageError
-            It is missing, damaged or of a newer version; the message is one sentence.
+            The file is missing, damaged or of a newer version; the message is one sentence.
         """
         return cls(*read_file(Path(path)))
 
     def check(self) -> None:
-        """Let the engine check the network, and that all tensors are there and finite.
+        """Let the engine check the network, and that all tensors exist and are finite.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class Package:
 
     @property
     def dispersion(self) -> str | None:
-        """Functional whose D3 dispersion the package holds."""
+        """Functional of the D3 dispersion in the package, or None."""
         found = self.manifest.get("dispersion")
         return None if found is None else str(found["functional"])
 

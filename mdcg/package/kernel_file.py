@@ -1,7 +1,7 @@
-"""Compiled kernels of a package, in a file of their own: what ``python -m mdcg kernels`` makes.
+"""Files of a package's compiled kernels, which ``python -m mdcg kernels`` writes.
 
-The format of the file is described in ``FORMAT.md``. The engine reads files that are named, and
-those in the cache.
+``FORMAT.md`` describes the format. The engine reads a file that the user names, or files in the
+cache.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _UNSUPPORTED = 3  # MDCG_ERROR_UNSUPPORTED of mdcg.h
 #: Version of the manifest that is written.
 FORMAT = 1
 KEY = "mdcg_kernels"
-#: What kernels for CPUs are compiled for; "native" is the CPU of this machine.
+#: Targets of CPU kernels; "native" is the CPU of this machine.
 TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
-_BINARY = "package.mdcg-kernels"  # as csrc/engine/kernels/kernel_finder.cpp has it
-# The oldest devices that kernels are written for.
+_BINARY = "package.mdcg-kernels"  # same as in csrc/engine/kernels/kernel_finder.cpp
+# Compute capability of the oldest supported devices.
 _OLDEST = 80
 
 
@@ -55,9 +55,9 @@ def check_targets(targets: Sequence[str]) -> None:
 
 
 def cache_kernels(path: Path, target: str, *, again: bool = False) -> Path:
-    """Put the kernels of a package for one target into the cache; return the file in the cache.
+    """Return the cached file with a package's kernels for one target, which is made if needed.
 
-    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not be there.
+    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not exist here.
     With `again`, cached kernels are compiled again.
     """
     problem = _read_problem(path)
@@ -93,7 +93,7 @@ def device_refusal(path: Path) -> str:
 
 
 def _label(target: str) -> str:
-    """Return the name of a target in files and in the cache: "native" becomes this kind of CPU."""
+    """Return a target's name in files and in the cache; "native" becomes this kind of CPU."""
     return target if target.startswith(("sm_", "native-")) else _core.host_target(target)
 
 

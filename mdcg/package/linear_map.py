@@ -1,4 +1,4 @@
-"""Equivariant linear maps between feature rows, as dense matrices from block to block."""
+"""Equivariant linear maps between feature rows: a dense matrix for each pair of blocks."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class LinearMap:
 
     irreps_in: Irreps
     irreps_out: Irreps
-    # by input and output block, (mul_in, mul_out) or (n_types, mul_in, mul_out); absent: zero
+    # (input block, output block): (mul_in, mul_out) or (n_types, mul_in, mul_out); absent: zero
     weights: _Weights
-    # by output block, scalars only, (mul_out,) or (n_types, mul_out)
+    # output block, scalars only: (mul_out,) or (n_types, mul_out)
     bias: dict[int, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class LinearMap:
         return sum(weight.size for weight in self.weights.values())
 
     def scaled(self, factor: float | Array) -> LinearMap:
-        """Return the map times a number, or times one for each type, shape (n_types,)."""
+        """Return the map times a number, or times a number for each type, shape (n_types,)."""
         row = np.asarray(factor)[..., None]
         return LinearMap(
             self.irreps_in,
@@ -68,7 +68,7 @@ class LinearMap:
         )
 
     def then(self, after: LinearMap) -> LinearMap:
-        """Return the map that applies this one first and `after` to its result."""
+        """Return the map that applies this map, then `after`."""
         if after.irreps_in != self.irreps_out:
             after = after.from_blocks(self.irreps_out)
         weights: _Weights = {}
@@ -83,7 +83,7 @@ class LinearMap:
         return LinearMap(self.irreps_in, after.irreps_out, weights, bias)
 
     def from_blocks(self, irreps_in: Irreps) -> LinearMap:
-        """Return the same map of rows whose input blocks are cut in another way."""
+        """Return the same map for another division of the input into blocks."""
         pieces = _pieces(self.irreps_in, irreps_in)
         weights: _Weights = {}
         for (i, o), weight in self.weights.items():
@@ -95,7 +95,7 @@ class LinearMap:
         return LinearMap(irreps_in, self.irreps_out, weights, self.bias)
 
     def to_blocks(self, irreps_out: Irreps) -> LinearMap:
-        """Return the same map to rows whose output blocks are cut in another way."""
+        """Return the same map for another division of the output into blocks."""
         pieces = _pieces(self.irreps_out, irreps_out)
         weights: _Weights = {}
         bias: dict[int, Array] = {}
@@ -123,7 +123,7 @@ class LinearMap:
         )
 
     def from_channels(self, channels: slice) -> LinearMap:
-        """Return the map of some channels of its only input block, the others being zero."""
+        """Return the map of some channels of its only input block; the other channels are zero."""
         (block,) = self.irreps_in.blocks
         return LinearMap(
             Irreps.from_pairs([(len(range(block.mul)[channels]), block.ir.l, block.ir.p)]),
@@ -151,7 +151,7 @@ def _add(found: dict, key: object, value: Array) -> None:  # type: ignore[type-a
 
 
 def _pieces(given: Irreps, wanted: Irreps) -> list[list[tuple[int, int, int, int]]]:
-    """Return for each given block where it is: (wanted block, start there, own start, length)."""
+    """Return the pieces of each given block: (wanted block, start there, own start, length)."""
     if simplified(given) != simplified(wanted):
         raise ValueError(f"irreps are {given}, expected {wanted} or the same cut differently")
     found: list[list[tuple[int, int, int, int]]] = []

@@ -1,4 +1,4 @@
-"""Convert MACE models: the whole network as a program of a package."""
+"""Converts MACE models to the program of a package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .mace_blocks import MaceContext, add_interaction, add_product, pair_repulsi
 
 
 def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
-    """Write a readout; the energy of the chosen head is its only channel."""
+    """Write a readout. Its only channel is the energy of the chosen head."""
     kind, at = type(readout).__name__, f"readouts.{number}"
     if kind == "LinearReadoutBlock":
         last = linear_map(readout.linear, f"{at}.linear")
@@ -69,7 +69,7 @@ def _nonlinear(context: MaceContext, number: int | str, readout: Any, feats: Fea
     middle = getattr(readout, "linear_mid", None)
     (act,) = readout.non_linearity.acts
     kind, factor = activation(act, f"{at}.non_linearity")
-    # hidden features of the other heads are masked; files from before heads have no such number
+    # Hidden features of the other heads are masked. Models older than heads lack `num_heads`.
     if getattr(readout, "num_heads", 1) > 1:
         size = first.irreps_out[0].mul // context.n_heads
         own = slice(context.head * size, (context.head + 1) * size)
@@ -106,7 +106,7 @@ def _gated(
     return builder.linear(feats, last, f"readout_{number}")
 
 
-#: Classes whose forward pass is converted here; others add or leave out terms.
+#: Classes whose forward pass is converted here. Other classes add or leave out terms.
 _MODELS = ("MACE", "ScaleShiftMACE", "EnergyDipolesMACE", "AtomicDipolesMACE")
 _REASONS = {
     "MACELES": "it adds a long-range electrostatic energy",
@@ -131,10 +131,10 @@ def build_mace(
     head: int,
     graph_fields: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the layers of a MACE model that has e3nn's own layers and no LoRA.
+    """Write the layers of a MACE model, which must have e3nn's own layers and no LoRA.
 
-    Columns are those of the model's one-hot vectors: the elements to convert. `graph_fields` has
-    the value of every input of the structure that the model reads, such as a charge.
+    `columns` are the elements to convert, as columns of the model's one-hot vectors. `graph_fields`
+    has the value of every per-structure input that the model reads, such as a charge.
     """
     reason = refusal(model)
     if reason:
@@ -146,7 +146,7 @@ def build_mace(
         )
     numbers = array(model.atomic_numbers)[columns].astype(int)
     n_heads = len(getattr(model, "heads", None) or ["Default"])
-    dipoles: list[Features] = []  # of readouts
+    dipoles: list[Features] = []  # one of each readout
     has_dipoles = type(model).__name__.endswith("DipolesMACE")
     has_energy = hasattr(model, "atomic_energies_fn")
     embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
@@ -182,14 +182,14 @@ def build_mace(
     if dipoles:
         builder.dipoles(builder.sum(dipoles, "dipoles"))
     if hasattr(model, "pair_repulsion_fn"):
-        # ScaleShiftMACE scales it, MACE has a scale of 1
+        # ScaleShiftMACE scales the repulsion; for MACE the scale is 1
         fields = pair_repulsion(model.pair_repulsion_fn, numbers, scale)
         builder.pair_energy("zbl", fields, "pair_repulsion")
 
 
 def _readouts_of(model: Any, number: int, count: int) -> list[tuple[int, Any]]:
-    """Return (position, module) of the readouts that read the features of a layer."""
-    if len(model.readouts) == 1:  # it reads the last layer, whichever that is
+    """Return (index, module) of each readout that reads the features of a layer."""
+    if len(model.readouts) == 1:  # a single readout reads the last layer
         return [(0, model.readouts[0])] if number == count - 1 else []
     return [(number, model.readouts[number])] if number < len(model.readouts) else []
 

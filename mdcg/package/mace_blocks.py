@@ -33,9 +33,9 @@ _EXPONENTS = (3.2, 0.9423, 0.4028, 0.2016)
 
 
 def radial_embedding(block: Any, numbers: NDArray[np.int_], r_max: float) -> tuple[Radial, int]:
-    """Read a ``RadialEmbeddingBlock``: what all radial networks begin with, and its size.
+    """Read a ``RadialEmbeddingBlock``: the start of all radial networks, and its size.
 
-    The atomic `numbers` are those of the types; `r_max` is that of the model in Å.
+    `numbers` are the atomic numbers of the types, `r_max` is the model's cutoff in Å.
     """
     cutoff = block.cutoff_fn
     if type(cutoff).__name__ != "PolynomialCutoff":
@@ -85,7 +85,7 @@ def _transform(module: Any, numbers: NDArray[np.int_]) -> dict[str, Any]:
 
 
 def pair_repulsion(module: Any, numbers: NDArray[np.int_], scale: float) -> dict[str, Any]:
-    """Read a ``ZBLBasis``: fields of a ``pair_energy`` layer, every matrix by pairs of types."""
+    """Read a ``ZBLBasis`` to fields of a ``pair_energy`` layer; matrices are by pairs of types."""
     if type(module).__name__ != "ZBLBasis":
         raise UnsupportedProblemError(f"pair_repulsion_fn is {a_type(module)}, expected ZBLBasis")
     z = numbers.astype(np.float64)
@@ -145,14 +145,14 @@ _Parts = tuple[Features, Features | None]
 
 @dataclass(frozen=True)
 class MaceContext:
-    """The facts that all parts of a model's conversion need."""
+    """Data that the conversion of every block needs."""
 
     model: Any
     builder: Builder
-    columns: list[int]  # of the model's one-hot vectors, which become the types in this order
-    head: int  # the one that is converted
+    columns: list[int]  # column of each converted type in the model's one-hot vectors
+    head: int  # the head to convert
     n_heads: int
-    embedding: Radial  # of lengths, before the layers of each network
+    embedding: Radial  # radial embedding without the layers of a network
     embedding_size: int
 
     @property
@@ -162,7 +162,7 @@ class MaceContext:
 
 
 def add_interaction(context: MaceContext, number: int, block: Any, feats: Features) -> _Parts:
-    """Write an interaction block; return the message, and what the product block adds to it."""
+    """Write an interaction block; return the message, and a term for the product block to add."""
     kind = type(block).__name__
     add = _BLOCKS.get(kind)
     if add is None or "forward" in vars(block):
@@ -208,10 +208,10 @@ class _Block:
         return self.builder.conv(up, problem, radial, self.name("conv"))
 
     def radial(self, part: str, *, sender: Any = None, receiver: Any = None) -> Radial:
-        """Return the radial embedding with a network after it.
+        """Return the radial embedding followed by a network.
 
-        `sender` and `receiver` are further inputs of the network: their width, and a function that
-        takes the rows of the first weight matrix which multiply them.
+        `sender` and `receiver` are further inputs of the network: a width, and a function that
+        makes the input's term from the rows of the first weight matrix that multiply it.
         """
         layers = list(radial_layers(getattr(self.module, part), self.at(part)))
         first, size = layers[0], self.context.embedding_size
@@ -238,7 +238,7 @@ class _Block:
         )
 
     def neighbors(self) -> float:
-        """Return what the sum over neighbours is divided by."""
+        """Return the number that divides the sum over neighbours."""
         return real(self.module.avg_num_neighbors)
 
     def density(self, **ends: Any) -> Features:
@@ -269,7 +269,7 @@ def _plain(block: _Block, feats: Features, *, residual: bool, by_density: bool) 
     if density is None:
         linear = linear.scaled(1.0 / block.neighbors())
     message = _apply(block, message, [linear] if residual else _then_typed(linear, typed))
-    if density is not None:  # a number for each node commutes with linear maps
+    if density is not None:  # division by a number per node commutes with linear maps
         message = block.builder.normalize(message, density, 1.0, 1.0, block.name("normalized"))
     return message, skip
 
@@ -317,7 +317,7 @@ def _nonlinear(block: _Block, feats: Features) -> _Parts:
 
 
 def _type_embedding(block: _Block, part: str) -> tuple[int, Callable[[Array], Array]]:
-    """Return the width of an embedding of types, and how it enters the radial network."""
+    """Return the width of an embedding of types, and a function that makes its term."""
     linear = block.linear(part)
     table = linear.apply(block.context.one_hot)
     return table.shape[1], lambda weight: table @ weight
@@ -343,7 +343,7 @@ _BLOCKS: dict[str, Callable[[_Block, Features], _Parts]] = {
 def add_product(
     context: MaceContext, number: int, block: Any, message: Features, skip: Features | None
 ) -> Features:
-    """Write a product block: symmetric contraction, linear, and what the interaction skipped."""
+    """Write a product block: symmetric contraction, linear layer, and the skip connection."""
     from ..patch.fused_contraction import fold_contraction, stacked_weights
 
     builder, at = context.builder, f"products.{number}"

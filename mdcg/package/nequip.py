@@ -1,4 +1,4 @@
-"""Convert NequIP models: the whole network as a program of a package."""
+"""Converts NequIP models to the program of a package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .linear_map import LinearMap
 
 Array = NDArray[np.float64]
 
-# NequIP's ZBL, the constants of LAMMPS' pair_style zbl
+# Constants of NequIP's ZBL, the same as in LAMMPS' pair_style zbl.
 _EXPONENT, _LENGTH = 0.23, 0.46850
 _COEFFICIENTS = (0.02817, 0.28022, 0.50986, 0.18175)
 _DECAYS = (0.20162, 0.40290, 0.94229, 3.19980)
@@ -28,8 +28,8 @@ def build_nequip(
 ) -> None:
     """Write the layers of a NequIP model from a checkpoint or a package.
 
-    Columns are the types to convert, by their number in the model. `graph_fields` has the value of
-    every categorical field of the structure that the model reads, such as a charge.
+    `columns` are the model's numbers of the types to convert. `graph_fields` has the value of every
+    categorical per-structure field that the model reads, such as a charge.
     """
     network = model.model
     if _kind(network) == "ForceStressOutput":
@@ -50,7 +50,7 @@ def _kind(module: Any) -> str:
 
 
 class _Converter:
-    """One method for each class of module, in the order in which the model runs them."""
+    """Converts modules in the order in which the model runs them, with a method for each class."""
 
     def __init__(
         self, model: Any, builder: Builder, columns: list[int], graph_fields: Mapping[str, int]
@@ -58,9 +58,9 @@ class _Converter:
         self.builder = builder
         self.columns = columns
         self.graph_fields = graph_fields
-        self.fields: set[str] = set()  # that the model reads
+        self.fields: set[str] = set()  # categorical fields that the model reads
         self.r_max = float(model.metadata["r_max"])
-        self.reach: Array | None = None  # cutoffs by pair of types, where they differ
+        self.reach: Array | None = None  # cutoffs by pair of types, if they differ
         self.attributes = np.zeros((len(columns), 0))
         self.features: Features | None = None
         self.harmonics: Any = None
@@ -104,7 +104,7 @@ class _Converter:
         self.factor *= float(module.factor)
 
     def _radial(self, module: Any, name: str) -> Radial:
-        # sin(pi n x) / (pi x) of x = r / r_max, whatever the cutoff of the pair
+        # The basis is sin(pi n x) / (pi x) with x = r / cutoff.
         r_max: float | Array = self.r_max
         basis: dict[str, Any] = {
             "kind": "bessel",

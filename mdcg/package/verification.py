@@ -1,4 +1,4 @@
-"""Compare a package, evaluated by the engine, with the model it was made from."""
+"""Compares a package, evaluated by the engine, with the model that it was made from."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def verify_package(
 ) -> VerificationReport:
     """Evaluate a package and the original on several structures and compare.
 
-    A float64 package is compared with the original in float64. The error of a float32 package
-    against the original in float64 may be twice that of the original evaluated in float32, on its
-    worst structure. Where the original's forces are not the gradient of its energy, that gradient
-    is compared instead, and the report's note says so. The limit on forces may be replaced by
-    `atol_forces` in eV/Å, and the evaluation of the original by a `reference` of
-    :func:`package_reference`. The engine runs on `device`, the original where it is.
+    A float64 package is compared with the original in float64. A float32 package is compared with
+    it too: its error may be twice the largest error, over the structures, of the original evaluated
+    in float32. If the original's forces are not the gradient of its energy, that gradient is
+    compared instead, and the report's note says so. `atol_forces` in eV/Å replaces the limit on
+    forces; a `reference` of :func:`package_reference` replaces the evaluation of the original. The
+    engine runs on `device`, the original on its own device.
     """
     from ..patch import model_info
     from ..patch.models import lacks_radial_derivative
@@ -68,7 +68,7 @@ def package_reference(
     head: str | None = None,
     systems: Sequence[Structure] | None = None,
 ) -> Reference:
-    """Evaluate the original as :func:`verify_package` compares it with a package of that dtype."""
+    """Evaluate the original for comparison with a package; see :func:`verify_package`."""
     import torch
 
     from ..patch import model_info

@@ -1,4 +1,4 @@
-"""Import e3nn, mace and nequip without the side effects their imports have on the process."""
+"""Imports e3nn, mace and nequip without the side effects of their imports on the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from ..errors import MissingDependencyError, installation
 
 _UNSAFE_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-# MACE prints it when it is imported; mdcg does not use cuEquivariance.
+# MACE prints this when it is imported; mdcg does not use cuEquivariance.
 _NOTICE = "Cuequivariance acceleration will be disabled"
 
 
@@ -58,7 +58,7 @@ def import_e3nn_o3() -> ModuleType:
 
 
 def import_mace() -> ModuleType:
-    """Return ``mace``; undo that its import turns off ``weights_only`` of ``torch.load``."""
+    """Return ``mace``, whose import must not turn off ``weights_only`` of ``torch.load``."""
     if "mace.modules" in sys.modules:
         return sys.modules["mace"]
     import_e3nn_o3()
@@ -94,7 +94,7 @@ def is_stock(module: Any, name: str, where: str) -> bool:
 
 
 class _DefaultDtype:
-    """Torch's default dtype, which several threads can hold as long as they want the same one."""
+    """Torch's default dtype, which several threads can hold at once if they need the same one."""
 
     def __init__(self) -> None:
         self.changes = threading.Condition()
@@ -105,7 +105,7 @@ class _DefaultDtype:
     def held(self, dtype: torch.dtype) -> Iterator[None]:
         mine = threading.get_ident()
         with self.changes:
-            # a thread cannot wait for itself, so its second dtype is set for other holders too
+            # A thread cannot wait for itself, so a nested dtype also changes for other holders.
             nested = mine in self.holders
             self.changes.wait_for(lambda: nested or not self.holders or self.now == dtype)
             outer = self.now

@@ -1,4 +1,4 @@
-"""Tell what kind of file a checkpoint is by looking at its structure, executing nothing."""
+"""Finds out the kind of a checkpoint from its structure, without executing anything in it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _GIVE_NEQUIP = (
     "give the .ckpt it was made from, or its .nequip.zip package (models of NequIP 0.6 and older "
     "must be trained again with NequIP 0.19)"
 )
-#: Part of the messages about files with such a model.
+#: Part of the error messages about Allegro models.
 ALLEGRO = "is an Allegro model, which mdcg does not support: give a MACE or NequIP model"
 _ZIP_MAGIC = b"PK\x03\x04"
 #: Limit of the unpacked size relative to the file, and a size that is always allowed.
-#: Checkpoints are not compressed, and packages compress their source code only.
+#: Checkpoints are not compressed, and packages compress only their source code.
 _MAX_RATIO = 16
 _MAX_SMALL = 64_000_000
-#: Limits of a file, and of its directory and of the pickle in it, which no checkpoint reaches. A
-#: file that claims to be larger is refused before it is read.
+#: Limits of a file, and of its directory and its pickle, which no checkpoint reaches. A file that
+#: declares more is refused before it is read.
 _MAX_BYTES = 64_000_000_000
 _MAX_PART = 256_000_000
 #: First bytes of torch.save files from before torch 1.6: a pickled magic number.

@@ -43,7 +43,7 @@ def _problem(text: str, dtype: torch.dtype) -> SymmetricContractionProblem:
 
 
 def _orders(contraction: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return coupling tensor and weights of every correlation order, the lowest first."""
+    """Return coupling tensor and weights of every correlation order, beginning with the lowest."""
     highest = int(contraction.correlation)
     # mace stores the weights of the highest order separately, and the others from high to low
     weights = [*reversed(list(contraction.weights)), contraction.weights_max]
@@ -99,8 +99,8 @@ class FusedSymmetricContraction(FusedState, _stock.SymmetricContraction):  # typ
     """A ``mace.modules.SymmetricContraction`` that runs in one kernel.
 
     Patching changes the class of an existing layer in place, so that parameters, buffers,
-    ``state_dict``, hooks and copying stay mace's own. The weights are read at every call, the
-    coupling tensors again after ``load_state_dict`` or a change of dtype.
+    ``state_dict``, hooks and copying stay mace's own. Weights are read at every call. Coupling
+    tensors are read when patching, and after ``load_state_dict`` or a change of dtype.
     """
 
     _mdcg_fold = ""

@@ -1,4 +1,4 @@
-"""The text that patched layers derive from their buffers, and when they derive it again."""
+"""Base classes of patched layers, which derive the text of a problem from their buffers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parsed_problem(text: str, dtype: str) -> ConvProblem:
 class WithoutTorchScript(_Base):  # type: ignore[misc]
     """Base class of all patched layers, which TorchScript cannot contain."""
 
-    #: What to do instead of giving the layer to TorchScript.
+    #: Advice in the error message.
     _mdcg_advice = "or give the file from before mdcg-patch to the tool that makes TorchScript"
 
     def __prepare_scriptable__(self) -> Any:
@@ -49,7 +49,7 @@ class WithoutTorchScript(_Base):  # type: ignore[misc]
 
 
 class FusedState(WithoutTorchScript):
-    """Base class of patched layers, which goes before the stock class.
+    """Base class of patched layers; it precedes the stock class among the bases.
 
     A layer keeps the description of its kernels as text. It derives the text again after the
     buffers change through ``load_state_dict`` or a change of dtype. Subclasses have these methods:

@@ -33,7 +33,7 @@ PROBLEM = "_mdcg_problem"
 
 
 class Layer:
-    """A layer that was found, patched or not; adapters have a subclass for each kind."""
+    """A layer of a model, patched or not. Each kind of layer has a subclass."""
 
     #: Whether :func:`mdcg.patch_model` raises if a layer of this kind cannot be patched.
     required: ClassVar[bool] = True
@@ -59,7 +59,7 @@ class Layer:
         return ""
 
     def describe(self, status: str, reason: str = "", problem: Any = None) -> LayerReport:
-        """Return the layer's row of a report; `problem` is what `make_problem` returned."""
+        """Return the layer's row of a report; `problem` is the result of `make_problem`."""
         return describe(self.name, self.tensor_product, status, reason)
 
     def make_problem(self) -> Any:
@@ -77,7 +77,7 @@ class Layer:
     def patch(self, problem: Any) -> None:
         """Change the class of the module, in place."""
         fused = self.fused_class()
-        if not issubclass(fused, type(self.module)):  # restore() cannot find it among the bases
+        if not issubclass(fused, type(self.module)):  # the stock class is not among the bases
             self.module.__dict__[STOCK] = type(self.module)
         self.module.__dict__[self.text] = problem.to_json()
         self.module.__class__ = fused
@@ -98,7 +98,7 @@ class Layer:
 
 
 class Convolution(Layer):
-    """A convolution whose radial network then runs once for both directions of an edge."""
+    """A convolution. Patching makes its radial network run once for both directions of an edge."""
 
     #: The attribute of the block that holds the radial network.
     network: ClassVar[str]
@@ -114,7 +114,7 @@ class Convolution(Layer):
         raise NotImplementedError
 
     def has_own_network(self) -> bool:
-        """Whether the output of the block's radial network goes to this layer alone."""
+        """Whether only this layer reads the output of the block's radial network."""
         raise NotImplementedError
 
     def probe(self, problem: ConvProblem) -> float:
@@ -133,7 +133,7 @@ class Convolution(Layer):
 class Connection(Layer):
     """A ``FullyConnectedTensorProduct`` of features with an encoding of the atom's type.
 
-    MACE's ``skip_tp`` and NequIP's self-connection ``sc``, which mix channels by that type.
+    MACE's ``skip_tp`` and NequIP's self-connection ``sc`` are such layers.
     """
 
     required: ClassVar[bool] = False
@@ -186,7 +186,7 @@ def _dtype_refusal(product: Any) -> str:
 
 
 def product_refusal(name: str, product: Any) -> str:
-    """Return why a tensor product is not that of a convolution, or an empty string."""
+    """Return why a tensor product cannot be part of a convolution, or an empty string."""
     if not is_stock(product, "TensorProduct", "e3nn.o3."):
         return f"{name} is {a_type(product)}, expected an e3nn TensorProduct"
     if product.shared_weights or product.internal_weights:
@@ -208,7 +208,7 @@ def _text(irreps: Any) -> str:
 #: The attribute of an interaction block that makes it call ``conv_tp`` with the edge index.
 HOOK = "conv_fusion"
 _NODES = 7
-#: Blocks whose weights depend on edges alone and are used by ``conv_tp`` alone.
+#: Blocks whose weights depend only on edges, and which only ``conv_tp`` reads.
 _RADIAL = (
     "RealAgnosticInteractionBlock",
     "RealAgnosticResidualInteractionBlock",
@@ -284,7 +284,7 @@ class MaceConvolution(Convolution):
 
 
 def _has_hook(block: torch.nn.Module) -> bool:
-    """Whether the block's forward asks for ``conv_fusion``, as mace-torch writes it."""
+    """Whether the code of the block's forward names ``conv_fusion``."""
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     if code is None:
         return False
@@ -333,7 +333,7 @@ class MaceContraction(Layer):
         )
 
     def probe(self, problem: FoldedTensors) -> float:
-        """Compare value and gradient of the features; the weights are left out."""
+        """Compare the value and the gradient of the features, but not of the weights."""
         from .fused_contraction import stacked_weights
 
         layer, like = self.module, self.module.contractions[0].weights_max
@@ -345,7 +345,7 @@ class MaceContraction(Layer):
             (_NODES, channels * problem.problem.dim_out),
         )
         attrs = torch.eye(species).to(like)[[n * 5 % species for n in range(_NODES)]]
-        attrs[_NODES - 1] = mixed  # one node of all species at once
+        attrs[_NODES - 1] = mixed  # one node with a mixture of species
         matrix = torch.from_numpy(problem.combination).to(like)
         coefficients = torch.matmul(matrix, stacked_weights(layer).detach())
         of_dtype = problem.problem.with_dtype(str(like.dtype).removeprefix("torch."))

@@ -29,11 +29,11 @@ from .nequip_files import load_nequip_checkpoint, load_nequip_package
 def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
     """Return a `pickle_module` for ``torch.load`` that loads e3nn's generated code too.
 
-    e3nn objects carry generated code as bytes inside their pickle: TorchScript (a bytes object up
-    to e3nn 0.5.1, ``("torchscript", bytes)`` after) or, from 0.5.9, a pickled graph
-    (``("fx", bytes)``). e3nn reads it without ``map_location``, so a file saved on a GPU cannot be
-    loaded without one. Such objects are unpickled through stand-in classes that repair the state.
-    The classes of e3nn are never altered, so other threads are not affected.
+    The pickle of an e3nn object contains generated code as bytes: TorchScript (a bytes object up to
+    e3nn 0.5.1, later ``("torchscript", bytes)``) or, from 0.5.9, a pickled graph
+    (``("fx", bytes)``). e3nn reads the code without ``map_location``, so it cannot load a file from
+    a GPU on a machine without one. Stand-in classes therefore repair the state during unpickling.
+    e3nn's own classes are never altered, so other threads are not affected.
     """
     import_e3nn_o3()
     from e3nn.util.codegen import CodeGenMixin
@@ -57,7 +57,7 @@ def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
 
 
 def _stand_in(cls: Any, as_pairs: bool, map_location: Any) -> type:
-    """Return a subclass whose objects turn into objects of `cls` as soon as their state arrives."""
+    """Return a subclass whose objects become objects of `cls` when their state is set."""
 
     def set_state(self: Any, state: dict[str, Any]) -> None:
         self.__class__ = cls
@@ -81,7 +81,7 @@ def _repair(value: Any, as_pairs: bool, map_location: Any) -> Any:
         code = _moved(kind, code, map_location)
     if as_pairs:
         return kind, code
-    return code if kind == "torchscript" else value  # e3nn 0.4 raises for graphs by itself
+    return code if kind == "torchscript" else value  # e3nn 0.4 itself raises for graphs
 
 
 def _moved(kind: str, code: bytes, map_location: Any) -> bytes:
@@ -121,10 +121,10 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
     Parameters
     ----------
     path : path
-        Recognised by its contents. Loading a pickle can run code: use files you trust only;
-        one warning about this is logged per process.
+        The contents tell the kind of file. Loading a pickle can run code: use only files that you
+        trust. One warning about this is logged per process.
     map_location : torch.device or str
-        Where the tensors go.
+        Device of the tensors.
 
     Returns
     -------
@@ -175,7 +175,7 @@ def _load(path: Path, map_location: Any) -> torch.nn.Module:
 
 def _unpickle(path: Path, map_location: Any) -> Any:
     try:
-        # torch derives from the Unpickler of this module
+        # torch makes a subclass of the Unpickler in `pickle_module`
         with _one_at_a_time:
             model: Any = torch.load(
                 path,

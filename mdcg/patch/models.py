@@ -36,7 +36,7 @@ def copy_model(model: M) -> M:
     return copy.deepcopy(model, memo)
 
 
-#: Attribute of the model; JSON text, which TorchScript and older readers accept.
+#: Attribute of the model with its record as JSON text, which TorchScript and old readers accept.
 _ATTRIBUTE = "_mdcg_record"
 
 
@@ -61,16 +61,15 @@ class ModelInfo:
     atomic_numbers: tuple[int, ...]  # in the order of MACE's one-hot columns; empty for NequIP
     r_max: float  # cutoff in Å
     heads: tuple[str, ...]  # ("Default",) for NequIP, and for MACE files older than heads
-    # MACE: of the parameters. NequIP: of the network; positions and energies are always float64.
+    # dtype of the parameters; NequIP's positions and energies are always float64
     dtype: torch.dtype
-    device: torch.device  # of the parameters
-    # Extra inputs of a MACE model (`embedding_specs`): "graph" or "node", "categorical" or
-    # "continuous", number of columns.
+    device: torch.device  # device of the parameters
+    # Extra inputs of a MACE model (`embedding_specs`) by name: ("graph" or "node", "categorical" or
+    # "continuous", number of columns).
     graph_features: Mapping[str, tuple[str, str, int]]
-    default_head: str | None = None  # the one that mdcg-patch was told to make the default
-    type_names: tuple[str, ...] = ()  # of NequIP's atom types, in the order of their numbers
-    # [num_types, num_types], in Å for a receiver of the first type and a sender of the second,
-    # where NequIP's types have different cutoffs
+    default_head: str | None = None  # the default head that mdcg-patch stored
+    type_names: tuple[str, ...] = ()  # names of NequIP's atom types, in the order of their numbers
+    # [receiver's type, sender's type], Å; None if NequIP's types have one cutoff
     cutoffs: NDArray[np.float64] | None = None
 
     @property
@@ -79,7 +78,7 @@ class ModelInfo:
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """The kinds of atoms that structures are made of: atomic numbers, or types of NequIP."""
+        """The kinds of atoms of structures: atomic numbers, or types of NequIP."""
         return self.atomic_numbers or tuple(range(len(self.type_names)))
 
     @property
@@ -90,7 +89,7 @@ class ModelInfo:
         return self.type_names or tuple(chemical_symbols[z] for z in self.atomic_numbers)
 
     def head_index(self, head: str | None) -> int:
-        """Return the position of a head; None stands for the default or the only one."""
+        """Return the index of a head; None stands for the default head or the only one."""
         names = ", ".join(self.heads)
         if head is None:
             head = self.default_head
@@ -167,7 +166,7 @@ def check_shapes(n_nodes: int, positions: Any, edge_index: Any, shifts: Any, cel
 
 def neighbor_list(
     positions: ArrayLike,  # [num_nodes, 3], Å; need not be wrapped into the cell
-    cell: ArrayLike,  # [3, 3], rows are vectors, Å; those of open directions are not used
+    cell: ArrayLike,  # [3, 3], rows are vectors, Å; rows of open directions are not used
     pbc: Sequence[bool],
     cutoff: float,  # Å
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -181,13 +180,13 @@ def neighbor_list(
     near.update(points, np.asarray(cell, dtype=np.float64), [bool(p) for p in pbc])
     edge_index = np.stack([near.sender, near.receiver]).astype(np.int64)
     vectors = points[edge_index[1]] - points[edge_index[0]] + near.shifts
-    # the list reaches a little beyond the cutoff, so that rounding cannot lose an edge
+    # the list extends slightly beyond the cutoff, so that rounding cannot lose an edge
     kept = np.einsum("ij,ij->i", vectors, vectors) < cutoff**2
     return edge_index[:, kept], near.cell_shifts()[kept].astype(np.int64)
 
 
 def complete_cell(cell: ArrayLike, pbc: Sequence[bool]) -> NDArray[np.float64]:
-    """Return a cell whose open directions are unit vectors, normal to the periodic ones."""
+    """Return a cell with unit vectors, normal to the periodic ones, for the open directions."""
     box = np.array(cell, dtype=np.float64).reshape(3, 3)
     periodic = [axis for axis in range(3) if pbc[axis]]
     if np.linalg.matrix_rank(box[periodic]) < len(periodic):
@@ -218,8 +217,8 @@ def mace_batch(
     """Build the ``data`` argument of a MACE model's ``forward`` for one structure.
 
     ``forward`` overwrites the entries ``positions`` and ``shifts``: pass ``dict(batch)`` to use a
-    batch twice. The determinant of the cell is the volume that the model divides the virial by;
-    stress is zero where there is none.
+    batch twice. The model divides the virial by the determinant of the cell; if that is zero, the
+    stress is zero.
     """
     dtype, device = info.dtype, info.device
     species = torch.from_numpy(info.species(atomic_numbers))
@@ -308,7 +307,7 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
 
 
 def categorical_fields(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
-    """Return lowest and highest value of each structure field that a NequIP model embeds."""
+    """Return the lowest and highest value of each per-structure field of a NequIP model."""
     found: dict[str, tuple[int, int]] = {}
     for module in model.modules():
         first = getattr(module, "categorical_graph_field_embed_shifts", None) or {}
@@ -328,8 +327,8 @@ def nequip_batch(
 ) -> dict[str, torch.Tensor]:
     """Build the ``data`` argument of a NequIP model's ``forward`` for one structure.
 
-    Edges are those of :func:`~mdcg.patch.models.neighbor_list`; NequIP has their rows in the
-    other order. Without a cell, the model gives no stress.
+    Edges are in the format of :func:`~mdcg.patch.models.neighbor_list`, whose two rows this
+    function exchanges for NequIP. Without a cell, the model gives no stress.
     """
     kinds = np.asarray(types, dtype=np.int64).reshape(-1)
     if len(kinds) and not (kinds.min() >= 0 and kinds.max() < len(info.type_names)):
@@ -383,9 +382,9 @@ def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return outputs
 
 
-#: Attributes in which NequIP's modules store the dtype that they were built with.
+#: Attributes of NequIP's modules with the dtype for which they were built.
 _DTYPE_ATTRIBUTES = ("_output_dtype", "model_dtype")
-#: Classes of mace with sums over reciprocal space: their energy depends on the cell itself.
+#: Classes of mace with sums over reciprocal space, whose energy depends on the choice of the cell.
 _RECIPROCAL = ("MACELES", "PolarMACE")
 
 
@@ -397,7 +396,7 @@ def model_info(model: torch.nn.Module) -> ModelInfo:
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """Return a copy of a model in another precision.
 
-    NequIP's modules also cast to the dtype they were built with, which ``model.to`` leaves.
+    NequIP's modules also cast to a stored dtype, which ``model.to`` does not change.
     """
     found = copy_model(model).to(dtype)
     for module in found.modules():
@@ -430,7 +429,7 @@ def lacks_radial_derivative(model: torch.nn.Module) -> bool:
 
 
 def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy with the same energies, whose forces are their gradient."""
+    """Return a copy with the same energies, whose forces are the gradient of the energy."""
     copied = copy_model(model)
     basis: Any = copied.radial_embedding.bessel_fn  # type: ignore[union-attr]
     count, original = basis.num_basis, basis.forward
@@ -440,7 +439,7 @@ def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
         for _ in range(count - 1):  # T_n+1(x) = 2 x T_n(x) - T_n-1(x)
             polynomials.append(2.0 * x * polynomials[-1] - polynomials[-2])
         with_gradient = torch.cat(polynomials[1:], dim=1)
-        # the original's values bit by bit, with the derivative of these
+        # the values of the original, bit by bit, with the gradient of the polynomials above
         return torch.as_tensor(original(x).detach() + (with_gradient - with_gradient.detach()))
 
     basis.forward = forward
@@ -456,8 +455,8 @@ def model_batch(
 ) -> dict[str, torch.Tensor]:
     """Build the ``data`` argument of a model's ``forward`` for one structure.
 
-    `edges` is what :func:`neighbor_list` returns, in any order. `fields` has inputs that the model
-    reads of a structure, such as a charge, in place of MACE's defaults.
+    `edges` is the result of :func:`neighbor_list`; edges may have any order. `fields` are
+    per-structure inputs, such as a charge, in place of MACE's defaults.
     """
     given = {name: torch.tensor([value]) for name, value in (fields or {}).items()}
     atoms = (system.atomic_numbers, system.positions)
@@ -471,7 +470,7 @@ def model_batch(
 def _model_cell(info: ModelInfo, system: Structure) -> NDArray[np.float64]:
     """Return the cell that a model is given for a structure."""
     if info.model_class in _RECIPROCAL:
-        # these models take roots of the volume, so the cell is right-handed and has one
+        # these models take roots of the volume, so it must be positive
         open_length = float(np.ptp(system.positions, axis=0).max()) + info.r_max
         cell = np.where(np.array(system.pbc)[:, None], system.cell, open_length * np.eye(3))
         return np.asarray(cell * np.sign(np.linalg.det(cell)))
@@ -487,7 +486,7 @@ def evaluate_structure(
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """Return the number of edges, and the model's outputs by MACE's names.
 
-    The outputs have forces and stress where the model can compute them.
+    The outputs include forces and stress if the model can compute them.
     """
     system = replace(system, cell=_model_cell(info, system))
     edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)

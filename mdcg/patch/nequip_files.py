@@ -27,8 +27,8 @@ from .checkpoint_kind import ALLEGRO
 def load_nequip_checkpoint(path: Path) -> torch.nn.Module:
     """Load the model of a checkpoint of ``nequip-train``, with its EMA weights if any.
 
-    Modifiers of the training configuration that only accelerate are left out, as NequIP's own tools
-    do. CheckpointError says why NequIP cannot build the model.
+    Like NequIP's own tools, this leaves out modifiers of the configuration that only accelerate.
+    CheckpointError says why NequIP cannot build the model.
     """
     import_nequip()
     from nequip.model.modify_utils import only_apply_persistent_modifiers
@@ -60,14 +60,14 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except Exception as error:
         missing = _missing_package(error)
-        if missing == "allegro":  # a checkpoint can refer to it through another file
+        if missing == "allegro":  # a checkpoint can name it in another file
             raise CheckpointError(f"{path} {ALLEGRO}") from error
         if missing:
             raise MissingDependencyError(
                 f"{path} needs the package {missing!r}, which is not installed: "
                 f"{installation(missing)}"
             ) from error
-        # any error is possible, because building a model runs whatever its configuration names
+        # any error is possible, because the configuration of a model can name any code
         cause: BaseException = error
         while cause.__cause__ is not None:  # hydra puts its own errors around NequIP's
             cause = cause.__cause__

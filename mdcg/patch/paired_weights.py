@@ -15,7 +15,7 @@ from ..ops.paired import can_pair, conv_of_pairs, find_pairs, mean_of_pairs
 from ..problem import ConvProblem
 from ._frameworks import is_stock
 
-#: The attribute of a patched module that holds its stock class, where that is not a base class.
+#: The attribute of a patched module that holds its stock class, if that is not a base class.
 STOCK = "_mdcg_stock"
 
 #: Networks whose output rows each depend on one input row: class name, and module of the class.
@@ -23,7 +23,7 @@ _ROWWISE = (("ScalarMLPFunction", "nequip.nn."), ("FullyConnectedNet", "e3nn.nn.
 
 
 class PendingWeights:
-    """Weights of edges that are not computed yet; any operation of torch on them computes them."""
+    """Weights of edges that are not computed yet. Any torch operation on them computes them."""
 
     def __init__(
         self, network: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor
@@ -57,7 +57,7 @@ class PendingWeights:
 
 
 class DeferredRadialNetwork(torch.nn.Module):
-    """A radial network whose result a patched convolution computes, once per pair of edges.
+    """A radial network that a patched convolution evaluates, once per pair of edges.
 
     Patching changes the class of an existing network in place.
     """
@@ -87,7 +87,7 @@ def defer(network: Any) -> None:
 
 
 def undo_deferral(network: Any) -> None:
-    """Give a radial network its own class back; does nothing on one that has it."""
+    """Undo :func:`defer`; does nothing on other networks."""
     if isinstance(network, DeferredRadialNetwork):
         network.__class__ = network.__dict__.pop(STOCK)
 

@@ -1,4 +1,4 @@
-"""Patch the layers of a loaded model in place and restore them, for all frameworks."""
+"""Patches the layers of a loaded model in place, and restores them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
         Any model with MACE interaction blocks or NequIP's ``TensorProductScatter``:
         ``torch.load(...)``, ``calculator.models[0]``, ``NequIPCalculator.model``.
     allow_partial : bool
-        Patch what can be patched and report the rest, instead of raising for a layer that cannot.
+        Patch the layers that can be patched and report the others, instead of raising.
 
     Returns
     -------
     PatchReport
-        Every tensor product: patched, or why not. Patching twice changes nothing and says so.
+        Whether each tensor product was patched, and why not. Patching twice changes nothing; the
+        report says so.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
 
 
 def unpatch_model(model: torch.nn.Module) -> int:
-    """Give the layers of a patched model their own class back, in place.
+    """Restore the stock classes of the layers of a patched model, in place.
 
     Returns
     -------
@@ -89,7 +90,7 @@ def unpatch_model(model: torch.nn.Module) -> int:
 
 
 def apply_patch(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Patch the named layers unchecked, because they were checked when the file was written."""
+    """Patch the named layers without a check, which the writer of the file has made."""
     entries = [_entry_of(layer) for layer in _layers(model) if layer.name in names]
     _apply([entry for entry in entries if entry.report.status == PATCHABLE])
 
@@ -112,7 +113,7 @@ class _Found:
     model_class: str
     entries: list[_Entry]
     others: list[LayerReport]
-    names: list[str]  # of all modules, in the order of the model
+    names: list[str]  # names of all modules, in the order of the model
 
     def report(self) -> PatchReport:
         rows = {row.name: row for row in [*(entry.report for entry in self.entries), *self.others]}
@@ -189,7 +190,7 @@ def _stop_if_refused(report: PatchReport) -> None:
 
 def _probe(entry: _Entry, allow_partial: bool) -> LayerReport:
     try:
-        # ordinary tensors, also where the caller is in inference mode
+        # ordinary tensors, even if the caller is in inference mode
         with torch.inference_mode(False), torch.enable_grad():
             error = entry.layer.probe(entry.problem)
     except (UnsupportedProblemError, VerificationError) as refusal:

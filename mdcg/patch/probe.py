@@ -1,4 +1,4 @@
-"""Compare one new layer with the stock computation before a model is changed."""
+"""Compares a patched layer with the stock layer before a model is changed."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def probe_conv(
 def probe_rows(module: Any, fused: Callable[..., Tensor], *, name: str) -> float:
     """Return the largest relative difference of a product of rows from its stock layer.
 
-    The stock layer `module` has weights of its own. `fused` is its replacement ``(x, y, weights)``
-    for a constant `y`.
+    The stock layer `module` owns its weights. `fused` is its replacement ``(x, y, weights)``, with
+    constant `y`.
     """
     x, y, g = draw(
         module.output_mask,
@@ -91,7 +91,7 @@ def compare(
     """Return the largest relative difference of value and gradients of two functions.
 
     `drawn` has the arguments and then the cotangent; `original` is evaluated in float64. `what` is
-    the subject of the error message, with ``{}`` where one of the `labels` goes.
+    the subject of the error message, with ``{}`` in place of one of the `labels`.
     """
     *inputs, cotangent = drawn
     limit = LIMITS[cotangent.dtype]

@@ -1,4 +1,4 @@
-"""Report of what was done with every tensor product of a model."""
+"""Reports on the tensor products of a model: patched, or why not."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class LayerReport:
     name : str
         Path in the model, such as ``"interactions.1.conv_tp"``.
     irreps_in1, irreps_in2, irreps_out : str
-        Empty where the module does not state them.
+        Empty if the module does not state them.
     paths, nnz, weight_numel : int
-        Number of paths, nonzero 3j entries summed over paths, and weights per edge; of a symmetric
-        contraction all paths of the file, monomials after their reduction, and weights per species.
+        Number of paths, nonzero 3j entries summed over paths, and weights per edge. For a symmetric
+        contraction: paths before reduction, monomials after it, and weights per species.
     status : str
         ``"patched"``, ``"already patched"``, ``"can be patched"``, ``"not patched"`` or
         ``"left as is"``.
@@ -77,7 +77,7 @@ class PatchReport:
 
     @property
     def patched(self) -> tuple[LayerReport, ...]:
-        """Layers that run on generated kernels now."""
+        """Layers that run on generated kernels."""
         return self._with(PATCHED, ALREADY)
 
     @property

@@ -4,10 +4,10 @@ A ``FullyConnectedTensorProduct`` of features x and scalars y with weights W,
 
     out[n, w, m] = c sum_uv x[n, u, m] y[n, v] W[u, v, w],
 
-is a linear map of x[n] whose matrix depends on y[n] only. Where y is the embedding of the atom
-types, it has as many distinct rows as there are types: their matrices are made once, and the rows
-of x that share one are multiplied in one product. Rows share a matrix only if they are equal bit
-for bit, so that this is exact for any y.
+is a linear map of x[n] whose matrix depends only on y[n]. If y is an embedding of atom types, it
+has as many distinct rows as there are types. Their matrices are made once, and all rows of x with
+one matrix are multiplied in one product. Rows of y share a matrix only if they are equal bit for
+bit, so this is exact for any y.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from ..ops.autograd import readable
 from ..problem import ConvProblem
 
-#: Grouping pays if there are this many times fewer distinct rows than rows.
+#: Rows are grouped if there are at least this many times fewer distinct rows.
 _REPEATS = 4
 
-#: On a CUDA device, up to this many groups are cheaper in one padded product than one by one.
+#: On a CUDA device, up to this many groups take less time in one padded product than one by one.
 _MASKED = 8
 
 
@@ -34,28 +34,28 @@ class SpeciesPath:
     i_in: int
     i_out: int
     factor: float
-    shape: tuple[int, int, int]  # of the weights: u, v, w
-    offset: int  # of the weights
-    y_offset: int
+    shape: tuple[int, int, int]  # u, v, w
+    offset: int  # index of the path's first weight
+    y_offset: int  # index of the first column of y
 
 
 @dataclass
 class _Groups:
     """Rows of y, grouped by equal values."""
 
-    y: torch.Tensor  # [num_rows, dim], the y that the groups were made for
+    y: torch.Tensor  # [num_rows, dim]
     rows: torch.Tensor  # [num_groups, dim], the distinct rows
     order: torch.Tensor | None  # [num_rows], brings equal rows together; None if they already are
     inverse_order: torch.Tensor | None  # [num_rows], undoes `order`
     sizes: tuple[int, ...]  # [num_groups], numbers of rows
-    mask: torch.Tensor  # [num_rows, num_groups], 1 where a row is of a group
-    scaled: dict[SpeciesPath, torch.Tensor]  # the columns that a path reads, times its factor
+    mask: torch.Tensor  # [num_rows, num_groups], 1 if the row is in the group
+    scaled: dict[SpeciesPath, torch.Tensor]  # the columns of `rows` of a path, times its factor
     # identity of the last tensor with these values, and the tensor itself, to keep its memory alive
     seen: tuple[tuple[object, ...], torch.Tensor] | None = None
 
 
 class SpeciesProduct:
-    """The product in plain numbers, made from a problem of mode ``uvw``.
+    """The product, made from a problem of mode ``uvw``.
 
     The second operand has even scalars, the weights are shared, and the layout is ``mul_ir``.
     """
@@ -83,7 +83,7 @@ class SpeciesProduct:
         y: torch.Tensor,  # [num_rows, irreps_in2.dim]
         weights: torch.Tensor,  # [weight_numel]
     ) -> torch.Tensor:
-        """Evaluate; differentiable with respect to x and weights, while y is a constant."""
+        """Return the product, differentiable with respect to x and weights, but not y."""
         groups = _groups_of(y)
         if x.is_cuda and len(groups.rows) <= _MASKED:
             return self._masked(x, groups, weights)
@@ -153,8 +153,8 @@ def _linear(rows: torch.Tensor, matrix: torch.Tensor, dim: int) -> torch.Tensor:
 def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether to look for equal rows of y.
 
-    This is False where y needs a gradient, where its values cannot be read, and during capture of a
-    CUDA graph.
+    This is False if y needs a gradient or its values cannot be read, and during capture of a CUDA
+    graph.
     """
     if y.requires_grad or not readable(x, y):
         return False
@@ -165,7 +165,7 @@ def can_group(x: torch.Tensor, y: torch.Tensor) -> bool:
     return _REPEATS * len(_groups_of(y).rows) <= len(y)
 
 
-# the last few per stream: all layers of a model get the same y, which dynamics does not change
+# (stream, groups), the newest first: all layers of a model get the same y in all steps
 _recent: list[tuple[int, _Groups]] = []
 _lock = threading.Lock()
 
@@ -188,7 +188,7 @@ def _groups_of(y: torch.Tensor) -> _Groups:
         if same and torch.equal(found.y, y):
             found.seen = None if identity is None else (identity, y)
             return found
-    # ordinary tensors also in inference mode, because later callers save them for backward
+    # ordinary tensors even in inference mode, because later callers save them for backward
     with torch.inference_mode(False), torch.no_grad():
         groups = _make_groups(torch.empty_like(y).copy_(y))
     groups.seen = None if identity is None else (identity, y)
@@ -198,7 +198,7 @@ def _groups_of(y: torch.Tensor) -> _Groups:
 
 
 def _identity(y: torch.Tensor) -> tuple[object, ...] | None:
-    """Return an identity of a CUDA tensor for as long as it lives; None if there is none."""
+    """Return values that identify a CUDA tensor while it exists, or None."""
     if not y.is_cuda or y.is_inference():  # inference tensors have no version
         return None
     storage = y.untyped_storage()._cdata

@@ -31,9 +31,10 @@ def verification_systems(
 ) -> tuple[Structure, ...]:
     """Return seven structures that differ in periodicity and in their distances.
 
-    Cubic, triclinic, slab, smaller than the cutoff, a molecule, and two sets of isolated pairs:
-    about as long as bonds, and stretched from there to the cutoff. `elements` are atomic numbers
-    or types of NequIP, whose names are `symbols`; `r_max` also sets the spacing of the atoms.
+    These are a cubic cell, a triclinic one, a slab, a cell smaller than the cutoff, a molecule, and
+    two sets of isolated pairs: near bond lengths, and from there to the cutoff. `elements` are
+    atomic numbers or types of NequIP, whose names are `symbols`. `r_max` also sets the spacing of
+    the atoms.
     """
     from ase.data import atomic_numbers, chemical_symbols, covalent_radii
 
@@ -43,7 +44,7 @@ def verification_systems(
 
     def numbers(count: int) -> NDArray[np.int64]:
         shuffled = rng.permutation(np.asarray(elements, dtype=np.int64))
-        return np.resize(shuffled, count)  # every element occurs once before any occurs twice
+        return np.resize(shuffled, count)  # repeats the shuffled elements
 
     def lattice(*repeats: int) -> NDArray[np.float64]:
         grid = np.stack(np.meshgrid(*map(np.arange, repeats), indexing="ij"), axis=-1)
@@ -79,7 +80,7 @@ def verification_systems(
     combinations = list(combinations_with_replacement(elements, 2))
 
     def pairs(name: str, length: Callable[[float, float], float]) -> Structure:
-        """Return 27 pairs; `length` takes that of a bond and a fraction from 0 to 1."""
+        """Return 27 pairs; `length` takes a bond length and a fraction from 0 to 1."""
         # every pair of elements occurs once before any occurs twice
         chosen = [combinations[k] for k in np.resize(rng.permutation(len(combinations)), 27)]
         distances = [

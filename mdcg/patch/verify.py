@@ -25,7 +25,7 @@ Outputs: TypeAlias = dict[str, torch.Tensor]
 class _Quantity:
     symbol: str
     unit: str
-    atol: float  # of a float64 model
+    atol: float  # absolute limit for a float64 model
     per_atom: bool = False
 
 
@@ -40,7 +40,7 @@ QUANTITIES = {
 }
 #: Rounding relative to the size of a result, added to the limits above.
 _ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-6}
-_SMALL = 1e-2  # results below this, in their unit, are differences of larger ones
+_SMALL = 1e-2  # smaller results, in their unit, are taken for differences of larger numbers
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Deviation:
     unit: str
     n_atoms: int
     n_edges: int
-    error: float  # against the original, which for float32 is evaluated in float64
-    own_error: float | None  # of a float32 original against itself in float64
+    error: float  # difference from the original, which for float32 is evaluated in float64
+    own_error: float | None  # difference of a float32 original from itself in float64
     limit: float  # largest allowed `error`
 
     @property
@@ -73,7 +73,7 @@ class VerificationReport:
 
     @property
     def passed(self) -> bool:
-        """Whether there was something to compare and all of it agrees."""
+        """Whether there are deviations, and all are within their limits."""
         return bool(self.deviations) and all(deviation.passed for deviation in self.deviations)
 
     def worst(self) -> dict[str, Deviation]:
@@ -139,10 +139,10 @@ def verify_patch(
     float64: energy within 1e-9 eV/atom, forces 1e-8 eV/Å, stress 1e-9 eV/Å³, and in addition 1e-12
     of the energy or 1e-11 of the largest force or stress of the structure.
 
-    float32: the patched model is compared with the original in float64. Its error may be twice that
-    of the original in float32 on the structure where that is largest, in the unit of the output or
-    relative to its size. In addition it may be 1e-7 of the energy or 1e-6 of the largest force or
-    stress. `atol_forces` (eV/Å) replaces the limit on forces.
+    float32: the patched model is compared with the original in float64. Its error may be twice the
+    error of the original in float32 on its worst structure, in the unit of the output or relative
+    to its size, and in addition 1e-7 of the energy or 1e-6 of the largest force or stress.
+    `atol_forces` (eV/Å) replaces the limit on forces.
     """
     info, patched_info = model_info(original), model_info(patched)
     if info.dtype != patched_info.dtype:
@@ -189,11 +189,11 @@ class _Known:
         return max(_SMALL, float(value.abs().max()) / self.atoms(name)) if value.numel() else _SMALL
 
     def atoms(self, name: str) -> int:
-        """Return the number of atoms that an output is divided by."""
+        """Return the number of atoms by which an output is divided."""
         return len(self.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
 
     def own_error(self, name: str) -> float:
-        """Return how far the original is from itself in float64."""
+        """Return the difference of the original from itself in float64."""
         return _largest(self.own[name], self.truth[name]) / self.atoms(name)
 
 
@@ -207,8 +207,8 @@ def evaluate_reference(
 ) -> Reference:
     """Evaluate the model that others are compared with; its dtype selects the limits.
 
-    `exact` is the reference for a float32 model; default: its copy in float64. `fields` has inputs
-    that the model reads of the structures, such as a charge.
+    `exact` is the reference for a float32 model; default: its copy in float64. `fields` are
+    per-structure inputs of the model, such as a charge.
     """
     info = model_info(original)
     if systems is None:
@@ -232,13 +232,13 @@ def compare(
     """Compare outputs in float64 with a reference, within the limits of :func:`verify_patch`."""
     single = reference.dtype == torch.float32
     rounding = _ROUNDING[torch.float32 if single else torch.float64]
-    # one structure can agree by luck, so the worst ones set the errors
+    # one structure can agree by chance, so the errors of the worst ones set the limits
     absolute, relative = {}, {}
     for name in QUANTITIES:
         having = [known for known in reference.structures if name in known.truth]
         sizes = [known.size(name) for known in having]
         errors = [known.own_error(name) for known in having]
-        # an error where forces are huge says nothing about the other structures
+        # an error on a structure with huge forces says nothing about the others
         usual = median(sizes or [0.0])
         parts = [error / size for error, size in zip(errors, sizes, strict=True)]
         absolute[name] = max(map(min, errors, [part * usual for part in parts]), default=0.0)
@@ -252,7 +252,7 @@ def compare(
             own = known.own_error(name) if single else None
             limit = rounding * size
             if quantity.per_atom:
-                limit *= 0.1  # much of an energy is that of free atoms
+                limit *= 0.1  # free atoms contribute much of an energy
             if own is None:
                 limit += quantity.atol
             else:
@@ -285,7 +285,7 @@ def evaluate_outputs(
         ):
             n_edges, output = evaluate_structure(model, info, system, head, fields)
     except MdcgError:
-        raise  # such as a missing compiler
+        raise  # for example, a compiler is missing
     except Exception as error:
         # any error here would also stop users of the model
         raise VerificationError(

@@ -17,8 +17,8 @@ WARP = 32
 MAX_TIGHT_BLOCKS = 3
 SPILL_BYTES = 64
 
-# Where a plan limits registers, spilling this many bytes outside the loop over edges costs less
-# than the additional resident blocks gain.
+# If a plan limits registers, spilling this many bytes outside the loop over edges costs less time
+# than the additional resident blocks save.
 CAPPED_BYTES = 40
 
 _TILES = ("forward", "backward", "double_backward")
@@ -44,8 +44,8 @@ class CudaTile:
     # that needs more warps is computed by several kernels.
     warps: int = 2
     registers: int = 0  # limit per thread; 0: the compiler's choice
-    # Edges whose operands are in shared memory or being copied there: 1, 2 or 4. With 1, or
-    # if rows do not consist of whole 16-byte words, the next edge's operands are in registers.
+    # Edges whose operands are in shared memory or are being copied there: 1, 2 or 4. With 1, or if
+    # rows do not consist of whole 16-byte words, the next edge's operands are in registers.
     depth: int = 1
     spill_bytes: int = 0  # limit of local memory per thread, which tests check
 

@@ -87,8 +87,8 @@ def plan_host(problem: ConvProblem, device: HostDevice) -> HostPlan:
 class EnginePlan:
     """Choices for the engine's generated CPU kernels."""
 
-    edges: int = 96  # of a block, a multiple of 16 (whole vectors)
-    panels: int = 4  # of 64 bytes of channels at a time, if they divide the multiplicity
+    edges: int = 96  # edges of a block, a multiple of 16 (whole vectors)
+    panels: int = 4  # 64-byte panels of channels in a chunk, if they divide the multiplicity
 
     def __post_init__(self) -> None:
         if self.edges < 16 or self.edges % 16:

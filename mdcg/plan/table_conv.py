@@ -41,7 +41,7 @@ class TableConvTile:
     # Forward, kernels whose tasks have at most so many values take two edges in an iteration.
     # Features are loaded one iteration ahead.
     max_values_for_two_edges: int = 0
-    degree: int = 3  # of the polynomials of the table, odd; in float64 at least 5
+    degree: int = 3  # odd degree of the polynomials of the table; in float64 at least 5
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= WARP or not 1 <= self.warps <= WARP:

@@ -21,7 +21,7 @@ class CudaTarget:
 
 
 class Plan:
-    """Base of the frozen dataclasses of choices, which can be printed and given by hand."""
+    """Base of plans: frozen dataclasses of choices, with a text form that users can write."""
 
     def with_changes(self: P, **changes: object) -> P:
         """Return a copy with some fields replaced."""

@@ -32,7 +32,7 @@ _MAX_LOSS = {"float32": 2e-5, "float64": 1e-10}
 class Polynomial:
     """A vector of polynomials that share one coefficient."""
 
-    i_out: int  # position of the output block in irreps_out
+    i_out: int  # index of the output block in irreps_out
     components: tuple[tuple[Monomial, ...], ...]  # [2l+1], the monomials of each component
 
     @property
@@ -221,10 +221,10 @@ class FoldedTensors:
     """A problem, and the matrix that turns the weights of all paths into its coefficients."""
 
     problem: SymmetricContractionProblem
-    # [num_coefficients, num_paths], paths of all tensors one after the other:
+    # [num_coefficients, num_paths], with the paths of all tensors in sequence:
     # coefficients[s, r, c] = sum_k combination[r, k] weights[s, k, c]
     combination: NDArray[np.float64]
-    # largest entry of the tensors that the reduction did not reproduce; nan if read from text
+    # largest error of an entry of the tensors after the reduction; nan if read from text
     error: float = field(default=float("nan"), compare=False)
 
     @classmethod

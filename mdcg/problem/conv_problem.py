@@ -179,10 +179,10 @@ class ConvProblem(ProblemText):
 
     @classmethod
     def from_e3nn(cls, tp: Any, *, dtype: str | None = None, layout: str = "mul_ir") -> ConvProblem:
-        """Describe an e3nn ``o3.TensorProduct`` exactly as it is.
+        """Describe an e3nn ``o3.TensorProduct`` exactly.
 
-        Path weights are the normalised ones of ``tp.instructions``; signs and precision of the 3j
-        symbols are read from the module's own buffers, because they differ between e3nn versions.
+        Path weights are the normalised path weights of ``tp.instructions``. Signs and precision of
+        the 3j symbols come from the module's buffers, because they differ between e3nn versions.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class ConvProblem(ProblemText):
         dtype : str, optional
             Default: the dtype of the module's buffers.
         layout : str
-            Layout of node features and output, e3nn's own being ``"mul_ir"``.
+            Layout of node features and output. e3nn's is ``"mul_ir"``.
 
         Returns
         -------
@@ -321,7 +321,7 @@ def _w3j_buffers(tp: Any) -> dict[Degrees, NDArray[Any]]:
 def _flipped_and_rounded(
     buffers: Mapping[Degrees, NDArray[Any]],
 ) -> tuple[tuple[Degrees, ...], tuple[Degrees, ...]]:
-    """Return which 3j buffers of a module have the other sign, and which are rounded."""
+    """Return which 3j buffers of a module have the opposite sign, and which are rounded."""
     flipped, rounded = [], []
     for degrees, buffer in sorted(buffers.items()):
         ours, theirs = wigner_3j(*degrees), buffer.astype(np.float64)

@@ -39,7 +39,7 @@ class MulIrrep:
 
     @property
     def dim(self) -> int:
-        """Columns taken, ``mul * (2 l + 1)``."""
+        """Number of columns, ``mul * (2 l + 1)``."""
         return self.mul * self.ir.dim
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Symmetric tensors as polynomials, and the shortest independent ones that span them."""
+"""Converts symmetric tensors to polynomials, and finds short independent ones that span them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# Random orders of the columns that are tried; another order gives another basis of the same space.
+# Number of random orders of the columns to try. Each gives a basis of the same space.
 _RANDOM_ORDERS = 12
 
 
@@ -29,14 +29,14 @@ def symmetrize(tensor: Array, degree: int) -> Array:
     """
     n, dim, k = tensor.shape[0], tensor.shape[1], tensor.shape[-1]
     ascending = np.sort(np.indices((dim,) * degree).reshape(degree, -1), axis=0)
-    # the position of each ascending tuple in lexicographic order, index by index
+    # compute the position of each ascending tuple in lexicographic order, index by index
     position = np.zeros(ascending.shape[1], dtype=np.int64)
     low = np.zeros_like(position)
     for number, index in enumerate(ascending):
         remaining = degree - number
-        # of `remaining` indices from v variables
+        # count[v] tuples of `remaining` indices exist for v variables
         count = np.array([comb(v + remaining - 1, remaining) for v in range(dim + 1)])
-        # how many tuples continue with an index from `low` to below this one
+        # add the number of tuples that continue with an index from `low` to below this one
         position += count[dim - low] - count[dim - index]
         low = index
     order = np.argsort(position, kind="stable")
@@ -49,8 +49,8 @@ def reduce_rows(rows: Array, tolerance: float) -> tuple[Array, Array]:
     """Find few sparse rows that span the given ones.
 
     Rows that share columns are reduced together, to row echelon form. Several orders of the columns
-    are tried, and the result with the fewest nonzeros is taken. `tolerance` is what counts as zero,
-    relative to the largest entry.
+    are tried, and the result with the fewest nonzeros is taken. Entries up to `tolerance`, relative
+    to the largest entry, count as zero.
 
     The results are ``basis`` [rank, num_columns] and ``combination`` [rank, num_rows], with
     ``rows = combination.T @ basis`` within the tolerance.
@@ -97,7 +97,7 @@ def _clusters(used: NDArray[np.bool_]) -> list[tuple[NDArray[np.int64], NDArray[
 def _orders(part: Array) -> list[NDArray[np.int64]]:
     n = part.shape[1]
     plain = np.arange(n)
-    if len(part) == 1:  # one row has one basis only
+    if len(part) == 1:  # a single row has only one basis
         return [plain]
     by_density = np.argsort(np.count_nonzero(part, axis=0), kind="stable")
     rng = np.random.default_rng(n)
@@ -127,12 +127,12 @@ def _echelon(
         pivots.append(int(column))
     basis = work[: len(pivots)]
     if len(pivots) < len(work) and float(np.max(np.abs(work[len(pivots) :]))) > limit:
-        # small pivots were passed over: take them after all
+        # too few pivots: take the small ones too
         more, columns = _echelon(work[len(pivots) :], order, limit, tolerance)
         basis = np.vstack([basis, more])
         first_new = len(pivots)
         pivots += columns.tolist()
-        for row in range(first_new, len(basis)):  # each has zeros where the others have pivots
+        for row in range(first_new, len(basis)):  # make rows above zero at the new pivots
             for above in range(row):
                 basis[above] -= basis[above, pivots[row]] * basis[row]
     found = np.asarray(pivots, dtype=np.int64)
@@ -140,7 +140,7 @@ def _echelon(
 
 
 def _cleaned(basis: Array, pivots: NDArray[np.int64], tolerance: float) -> Array:
-    """Set what cancelled to zero, relative to each row's largest entry."""
+    """Set entries to zero that are rounding errors relative to their row's largest entry."""
     small = tolerance * np.max(np.abs(basis), axis=1, keepdims=True)
     basis = np.where(np.abs(basis) > small, basis, 0.0)
     basis[:, pivots] = np.eye(len(pivots))

@@ -20,7 +20,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def dtype_of(word: object) -> str:
-    """Return ``"float32"`` or ``"float64"`` for such a name, fp32, fp64, or a dtype of torch."""
+    """Return ``"float32"`` or ``"float64"`` for one of these, fp32, fp64, or a torch dtype."""
     given = str(word).removeprefix("torch.")
     name = _SHORT.get(given, given)
     if name not in DTYPES:

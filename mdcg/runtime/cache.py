@@ -1,4 +1,4 @@
-"""The cache of kernels as users see it: where it is, its size, and what is logged about it.
+"""The cache of kernels for users: its folder, its size, and log messages.
 
 ``csrc/core/kernel_cache.cpp`` finds, checks and makes the kernels, for Python and for the engine.
 """
@@ -37,7 +37,7 @@ def clear_cache() -> None:
     while cache_dir().exists():
         try:
             shutil.rmtree(cache_dir())
-        except FileNotFoundError:  # another process moved or deleted a part: the rest remains
+        except FileNotFoundError:  # another process moved or deleted a part
             continue
         except OSError as error:
             raise OutputError(
@@ -47,12 +47,12 @@ def clear_cache() -> None:
 
 
 def why_not_kept() -> str:
-    """Return why new kernels are not kept in the cache, or nothing where they are."""
+    """Return why new kernels are not kept in the cache, or an empty string if they are."""
     return _core.KernelCache.why_not_kept()
 
 
 def log_cache_warning() -> None:
-    """Log once per process why the cache is not used, if it is not."""
+    """Log why the cache is not used, if it is not, once per process."""
     warn_once(_core.KernelCache.warning())
 
 

@@ -19,7 +19,7 @@ from .cache import announce_compilation, find_or_compile
 
 _log = logging.getLogger("mdcg")
 
-# Kernels need no exceptions and no further libraries, so they load wherever the engine does.
+# Without exceptions and further libraries, kernels load wherever the engine does.
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast"),
     *("-fno-exceptions", "-fno-rtti", "-Wl,--as-needed", "-w"),
@@ -32,10 +32,10 @@ _CANDIDATES = ("c++", "g++", "clang++")
 
 @dataclass
 class CompileStatistics:
-    """What this process compiled and loaded; read with :func:`statistics`."""
+    """Counts of what this process compiled and loaded; see :func:`statistics`."""
 
-    compiled: int = 0  # kernels compiled here
-    loaded: int = 0  # kernels loaded in all
+    compiled: int = 0  # kernels that were compiled
+    loaded: int = 0  # kernels that were loaded, from the cache too
 
 
 _statistics = CompileStatistics()
@@ -115,7 +115,7 @@ def _compile(source: str, flags: tuple[str, ...], folder: Path) -> None:
 def build_host_kernels(
     sources: Sequence[str], *, target: str, flags: tuple[str, ...], again: bool = False
 ) -> list[bytes]:
-    """Return the libraries of texts, compiled side by side on all cores where they are missing.
+    """Return the libraries of texts. Missing ones are compiled at the same time, on all cores.
 
     `flags` are the compiler options of the target. With `again`, cached libraries are compiled
     again. If one text is rejected, the other compilers are stopped.
@@ -160,7 +160,7 @@ def load_host_kernel(
             for name in symbols:
                 library.symbol(name)
         except RuntimeError as error:
-            # a file that another compiler or a full disk has left: make it again, once
+            # another compiler or a full disk has left a bad file: make it again, once
             cache.discard(key)
             if attempt == 2:
                 raise KernelCompileError(

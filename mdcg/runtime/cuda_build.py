@@ -1,8 +1,8 @@
-"""CUDA kernels from memory, from the cache, or compiled now: several at a time, on threads.
+"""Gets CUDA kernels from memory, from the cache, or from NVRTC, several at a time on threads.
 
-NVRTC compiles on the thread that calls it, without Python's lock. Programs that are started
-together take as long as the longest one if there are enough cores. An error on such a thread is
-raised by the call that asks for the kernel.
+NVRTC compiles on the thread that calls it, without Python's lock. With enough cores, several
+programs take as long as the longest one. An error on such a thread is raised by the call that asks
+for the kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _load(source: str, target: str, key: str) -> bytes:
 
 
 def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
-    """Begin loading or compiling a kernel on a thread, unless that has begun, and do not wait.
+    """Begin loading or compiling a kernel on a thread, without waiting, if it has not begun.
 
     The target is an architecture such as ``"sm_90"``. The result is the machine code.
     """
@@ -102,14 +102,14 @@ def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
 
 
 def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
-    """Return the machine code of several kernels, compiled side by side where they are missing."""
+    """Return the machine code of several kernels. Missing ones are compiled at the same time."""
     longest_first = sorted(set(sources), key=len, reverse=True)
     started = {source: start_cuda_kernel(source, target) for source in longest_first}
     return [started[source].result() for source in sources]
 
 
 def discard_cuda_kernel(source: str, target: str) -> None:
-    """Forget a kernel that the driver refused, here and on disk, so that it is made again."""
+    """Forget a kernel that the driver refused, in memory and on disk."""
     key = _core.KernelCache.key(source, *FLAGS)
     with _builds.lock:
         _builds.futures.pop((target, key), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import _core, env
 from ..errors import KernelCompileError
 
-# Default arithmetic: no fast-math, multiplications and additions contracted as C compilers do.
+# The arithmetic is the default: no fast-math, but contraction to fused multiply-add.
 FLAGS = ("--std=c++17", "-default-device", "--disable-warnings")
 
 _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
@@ -22,7 +22,7 @@ _INSTALL = "install it with 'pip install nvidia-cuda-nvrtc', or set MDCG_NVRTC_L
 class Nvrtc:
     """NVIDIA's run-time compiler, opened by path and never unloaded."""
 
-    _COMPILATION_ERROR = 6  # of nvrtcResult: the log says why
+    _COMPILATION_ERROR = 6  # in nvrtcResult; the log says why
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -51,7 +51,7 @@ class Nvrtc:
         return value.raw
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
-        """Return whether the source was accepted, the machine code, and the log."""
+        """Return success, machine code and log."""
         program = ctypes.c_void_p()
         self._call(
             "nvrtcCreateProgram",

@@ -1,7 +1,7 @@
 """More than 2^31 elements: no index may be computed in 32 bits.
 
-The large operands are zeros nobody has touched, which take address space but no memory; a few rows
-before and behind the limit are not zero, and must be found where they are.
+The large operands are zeros that were never written, so they take address space but no memory. A
+few rows before and after the limit are not zero, and must be found at their places.
 """
 
 from __future__ import annotations

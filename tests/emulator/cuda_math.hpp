@@ -1,4 +1,4 @@
-// Arithmetic of CUDA C++ that a host's headers lack. Approximate functions are exact ones here.
+// Arithmetic of CUDA C++ that host headers lack. Approximate functions are exact here.
 #pragma once
 
 template <class A, class B>

@@ -1,4 +1,4 @@
-"""The driver's functions by their names, for programs that run with the emulator."""
+"""Calls functions of the CUDA driver by name, in programs that run with the emulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class CudaStatus(Exception):  # noqa: N818 (it is what CUDA calls a result)
-    """What a function returned instead of success."""
+    """The error that a function of the driver returned."""
 
     def __init__(self, name: str, status: int) -> None:
         super().__init__(f"{name}: {status}")
@@ -23,7 +23,7 @@ class CudaStatus(Exception):  # noqa: N818 (it is what CUDA calls a result)
 
 
 class Driver:
-    """``driver.cuMemAlloc_v2(...)`` calls that function and raises what it returns."""
+    """``driver.cuMemAlloc_v2(...)`` calls that function, and raises `CudaStatus` for an error."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -52,14 +52,14 @@ class Driver:
         return self.made("cuMemAlloc_v2", ctypes.c_size_t(count))
 
     def on_device(self, array: Array) -> ctypes.c_void_p:
-        """Return the address of a copy."""
+        """Copy an array to the device; return the address."""
         memory = self.allocate(array.nbytes)
         size = ctypes.c_size_t(array.nbytes)
         self.cuMemcpyHtoD_v2(memory, array.ctypes.data_as(ctypes.c_void_p), size)
         return memory
 
     def fetch(self, memory: ctypes.c_void_p, like: Array) -> Array:
-        """Return what a device has, shaped as another array."""
+        """Copy memory of the device to an array like another one."""
         result = np.empty_like(like)
         size = ctypes.c_size_t(result.nbytes)
         self.cuMemcpyDtoH_v2(result.ctypes.data_as(ctypes.c_void_p), memory, size)
@@ -67,7 +67,7 @@ class Driver:
 
 
 class Kernels:
-    """The kernels of a text."""
+    """The compiled kernels of a text."""
 
     def __init__(self, driver: Driver, source: str) -> None:
         self.driver = driver

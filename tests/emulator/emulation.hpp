@@ -1,5 +1,5 @@
-// CUDA C++ for a host compiler: included before every emulated program. The rest is in
-// cuda_math.hpp (arithmetic) and ptx.hpp (what inline PTX becomes).
+// CUDA C++ for a host compiler: included before every emulated program. cuda_math.hpp has the
+// arithmetic, and ptx.hpp the functions that replace inline PTX.
 #pragma once
 
 #include <math.h>
@@ -19,13 +19,13 @@
 #define __CUDACC_RTC__ 1
 #define __CUDA_ARCH__ 900
 
-// Of each library of kernels; the driver fills them in.
+// Every library of kernels has these variables. The driver sets the pointer.
 extern "C" {
 __attribute__((visibility("default"))) emulation::Runtime* emulated_runtime;
 __attribute__((
     visibility("default"),
     aligned(1024))) char emulated_shared[emulation::kSharedBytes + emulation::kSharedGuard];
-// Where the linker puts the section of static shared memory; null without any.
+// The linker defines these at the section of static shared memory; null if there is none.
 extern char __start_emulated_static[] __attribute__((weak, visibility("hidden")));
 extern char __stop_emulated_static[] __attribute__((weak, visibility("hidden")));
 __attribute__((visibility("default"))) char* emulated_static_shared(size_t* bytes) {
@@ -38,7 +38,7 @@ namespace emulation {
 
 inline Runtime& cuda() { return *emulated_runtime; }
 
-// What a kernel was called with: every parameter at its own type.
+// Calls a kernel with parameters of its types.
 template <class... P>
 struct Signature {
     static constexpr size_t sizes[sizeof...(P) + 1] = {sizeof(P)..., 0};
@@ -65,7 +65,7 @@ constexpr int num_parameters() {
 
 inline unsigned lane() { return cuda().current->number % 32; }
 
-// Gives a value to the lanes of a mask, and reads what a lane gave.
+// Gives a value to the lanes of a mask, and reads the value that another lane gave.
 template <class V>
 struct Exchanged {
     static constexpr int kCount = (sizeof(V) + 7) / 8;
@@ -107,8 +107,7 @@ inline char* shared_pointer(unsigned address) { return emulated_shared + int(add
 
 }  // namespace emulation
 
-// ---- declarations
-// --------------------------------------------------------------------------------
+// ---- declarations ----
 
 #define __global__
 #define __device__
@@ -155,8 +154,7 @@ EMULATION_VECTORS(signed char, char, 2, 4, 4)
 EMULATION_VECTORS(unsigned char, uchar, 2, 4, 4)
 #undef EMULATION_VECTORS
 
-// ---- threads that meet
-// ---------------------------------------------------------------------------
+// ---- barriers and exchanges of threads ----
 
 inline void __syncthreads() { emulation::cuda().barrier(0, 0, true); }
 inline void __syncwarp(unsigned mask = ~0u) {
@@ -195,7 +193,8 @@ inline unsigned __ballot_sync(unsigned mask, int value) {
 }
 inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, value) != 0; }
 inline int __all_sync(unsigned mask, int value) { return __ballot_sync(mask, !value) == 0; }
-// Which lanes come together is not known here: the weakest answer that is allowed.
+// The emulator does not know which lanes are converged, so only the lane itself is reported, which
+// CUDA allows.
 inline unsigned __activemask() { return 1u << emulation::lane(); }
 template <class V>
 unsigned __match_any_sync(unsigned mask, V value) {
@@ -224,8 +223,7 @@ EMULATION_REDUCE(and, a& b)
 EMULATION_REDUCE(or, a | b)
 #undef EMULATION_REDUCE
 
-// ---- memory
-// --------------------------------------------------------------------------------------
+// ---- memory ----
 
 #define EMULATION_LOAD(NAME)           \
     template <class V>                 \
@@ -250,7 +248,7 @@ EMULATION_STORE(__stwb)
 EMULATION_STORE(__stwt)
 #undef EMULATION_STORE
 
-// One thread runs at a time.
+// Atomic operations need no locks, because one thread runs at a time.
 #define EMULATION_ATOMIC(NAME, RESULT)              \
     template <class V>                              \
     V NAME(V* p, std::common_type_t<V> b) {         \

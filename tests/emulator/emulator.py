@@ -23,7 +23,7 @@ _SOURCES = Path(__file__).parent
 _DRIVER = ("fake_cuda.cpp", "fake_memory.cpp", "fake_ipc.cpp", "fake_streams.cpp", "fibers.cpp")
 _NVRTC = ("fake_nvrtc.cpp", "translate.cpp")
 _FLAGS = ("-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
-# a fault of a kernel is left by a long jump, which fortified headers refuse
+# faults of kernels end with a long jump, which fortified headers refuse
 _FLAGS += ("-U_FORTIFY_SOURCE",)
 
 
@@ -37,7 +37,7 @@ def _root() -> Path:
 def built(
     name: str, settings: Iterable[str], sources: Iterable[Path], build: Callable[[Path], None]
 ) -> Path:
-    """Return the folder that ``build`` fills, once for its settings and the content of sources."""
+    """Return the folder that ``build`` fills, once for equal settings and sources."""
     digest = hashlib.sha256(" ".join(settings).encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -55,7 +55,7 @@ def built(
 
 @lru_cache(maxsize=1)
 def emulator_libraries() -> Path:
-    """Return the folder of libcuda.so.1 and libnvrtc.so, built when a source has changed."""
+    """Return the folder of libcuda.so.1 and libnvrtc.so, built if a source has changed."""
     files = sorted(p for p in _SOURCES.iterdir() if p.suffix in (".cpp", ".hpp"))
     return built("emulator", _FLAGS, files, _build)
 
@@ -72,7 +72,7 @@ def _build(folder: Path) -> None:
     for build in builds:
         _, messages = build.communicate()
         assert build.returncode == 0, messages
-    for header in _SOURCES.glob("*.hpp"):  # kernels are compiled with them
+    for header in _SOURCES.glob("*.hpp"):  # for the compilation of kernels
         shutil.copy(header, folder)
     assert ctypes.CDLL(str(folder / "libnvrtc.so")).emulated_nvrtc_precompile() == 0
 
@@ -94,7 +94,7 @@ def emulator_environment(**changes: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(_SOURCES), *sys.path]),
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "MDCG_NVRTC_LIB": str(libraries / "libnvrtc.so"),
-        # never together with machine code of devices
+        # a separate cache, because real devices cannot run these kernels
         "MDCG_CACHE_DIR": str(libraries / "kernels"),
         **changes,
     }

@@ -1,4 +1,4 @@
-// The CUDA driver's interface on the host: devices, contexts, libraries of kernels, launches. See
+// Emulates the CUDA driver on the host: devices, contexts, libraries of kernels, launches. See
 // README.md in this folder.
 
 #include "fake_cuda.hpp"
@@ -22,11 +22,11 @@ namespace fake_cuda {
 
 namespace {
 
-constexpr int kNvrtcVersion = 13000;  // that of fake_nvrtc.cpp
+constexpr int kNvrtcVersion = 13000;  // same as in fake_nvrtc.cpp
 constexpr int kStaticLimit = 48 * 1024;
 
 bool initialized = false;
-int failed[8] = {};  // of each device
+int failed[8] = {};  // error of each device
 Context devices[8];
 thread_local std::vector<Context*> stack;
 
@@ -50,7 +50,7 @@ int multiprocessors() {
     return text != nullptr ? std::atoi(text) : 132;
 }
 
-// Of a block that asks for it; a multiprocessor has one KiB more.
+// Returns the most shared memory of a block. A multiprocessor has 1 KiB more.
 int shared_limit() {
     switch (capability()) {
         case 80:
@@ -135,7 +135,7 @@ struct Module {
     }
 };
 
-// The length of a library in memory: its table of sections stands at the end.
+// Returns the length of a library in memory, which its table of sections ends.
 std::size_t library_bytes(const void* image) {
     Elf64_Ehdr header;
     std::memcpy(&header, image, sizeof header);
@@ -144,7 +144,7 @@ std::size_t library_bytes(const void* image) {
     return header.e_shoff + std::size_t(header.e_shentsize) * header.e_shnum;
 }
 
-// Opens it from a file of its own, so that two modules never share memory.
+// Opens a library from a new file, so that two modules never share memory.
 void* open_library(const void* image, std::size_t bytes) {
     const char* const folder = std::getenv("TMPDIR");
     std::string path = std::string(folder != nullptr ? folder : "/tmp") + "/emulated-cubin-XXXXXX";
@@ -186,7 +186,7 @@ void set_failed(int device, int status) {
     if (failed[device] == kSuccess) failed[device] = status;
 }
 
-// Whether kernels of a device fault, which may change while a program runs.
+// Whether kernels of a device must fault. The variable may change while a program runs.
 bool faults(int device) {
     const char* const text = std::getenv("EMULATED_CUDA_FAULT");
     return text != nullptr && *text != '\0' && std::atoi(text) == device;
@@ -250,7 +250,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
             *value = capability() % 10;
             break;
         default:
-            return kInvalidValue;  // mdcg asks for no others
+            return kInvalidValue;  // mdcg reads no other attributes
     }
     return kSuccess;
 }
@@ -322,7 +322,7 @@ EXPORT int cuModuleGetFunction(Function** function, Module* module, const char* 
     module->functions.emplace(name, std::move(made));
     return kSuccess;
 }
-// A variable declared __constant__.
+// Finds a variable declared __constant__.
 EXPORT int cuModuleGetGlobal_v2(Address* address, std::size_t* bytes, Module* module,
                                 const char* name) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -354,7 +354,7 @@ EXPORT int cuFuncGetAttribute(int* value, int attribute, Function* function) {
             break;
         case 4:
             *value = 32;
-            break;  // registers: not known here
+            break;  // registers, which are unknown here
         case 5:
             *value = capability();
             break;
@@ -409,7 +409,7 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
                                      module.dynamic_shared, shared_bytes, module.static_shared,
                                      module.static_bytes});
         if (status == kSuccess) status = check_guards(("kernel " + function->name).c_str());
-        // as on a device, where the launch has returned long before
+        // like on a device, the launch itself succeeds, and later calls fail
         if (status != kSuccess) set_failed(device, status);
         return int(kSuccess);
     });

@@ -1,4 +1,4 @@
-// What the parts of the emulated driver share.
+// Shared by the parts of the emulated driver.
 #pragma once
 
 #include <cstddef>
@@ -52,58 +52,57 @@ struct Stream;
 using Address = std::uintptr_t;
 using Work = std::function<int()>;
 
-// One call at a time.
+// Allows one call at a time.
 std::recursive_mutex& mutex();
 
-// The context of this thread, or the reason why there is none. After a fault of a kernel every
-// call fails, as on a device.
+// Finds the context of this thread, or returns an error. After a fault of a kernel every call
+// fails, like on a device.
 int current_context(Context** context);
 int usable();
 void set_failed(int device, int status);
 
-// What work is as a node of a graph.
+// Kinds of nodes of a graph.
 enum NodeKind { kKernelNode, kCopyNode, kFillNode, kHostNode, kGraphNode, kOtherNode };
 
-// Runs it now, or records it where the stream is captured.
+// Runs or queues work, or records it if the stream is captured.
 int enqueue(Stream* stream, NodeKind kind, const Work& work);
 
-// Runs what waits in a stream, or in all of them.
+// Runs the queued work of a stream, or of all streams.
 void finish_stream(Stream* stream);
 void finish_all();
 
-// For calls that a capture forbids (an allocation, a wait): what they return then.
+// Returns the error of a call that a capture forbids (an allocation, a wait), or success.
 int outside_capture();
-int synchronous_call();  // the same for those that use the default stream
+int synchronous_call();  // the same for calls that use the default stream
 
-// An allocation: pages of its own, which it ends together with, between others that cannot be
-// touched.
+// An allocation ends at the end of its own pages, and inaccessible pages are around these.
 struct Allocation {
     std::size_t bytes;
     char* pages;
     std::size_t page_bytes;
     int device;
     bool pooled = false;  // allocated in the order of a stream
-    int file = -1;        // of its pages, when they are shared with other processes
-    int opened = 0;       // another process's: how many times
+    int file = -1;        // file of its pages, if other processes share them
+    int opened = 0;       // how many times it was opened, if another process owns it
 };
 std::map<Address, Allocation>& allocations();
-// The one that contains an address, or the end.
+// Finds the allocation that contains an address, or the end.
 std::map<Address, Allocation>::iterator find_allocation(Address address);
-// Reserves pages that cannot be touched yet, and others around them; null where that fails.
+// Reserves inaccessible pages, with others around them. Returns null if that fails.
 char* reserve_pages(std::size_t page_bytes);
 void unmap_pages(const Allocation& allocation);
 
 // Whether a range belongs to one allocation on the device.
 bool is_device_memory(Address address, std::size_t bytes);
-// Allocates and frees; an owner may be a graph, whose memory lives as long as it.
+// Allocate and free memory. A graph may own memory, which exists as long as the graph.
 int allocate(Address* address, std::size_t bytes);
 int release(Address address);
 // Lets copies reach a variable of a library of kernels.
 void add_variable(Address address, std::size_t bytes);
-// Looks whether something was written beside an allocation; says so, and returns an error.
+// Returns an error, after a message, if a kernel has written outside of an allocation.
 int check_guards(const char* after);
 
-// The graph that a stream is recorded into may own memory.
+// Whether a stream is captured, and a way to make its graph own memory.
 bool capturing(Stream* stream);
 void give_to_graph(Stream* stream, Address address);
 

@@ -1,5 +1,5 @@
-// Memory that processes share, and peers. A handle tells where another process finds the pages of
-// an allocation: in a file without a name that its owner keeps open.
+// Memory that processes share, and peers. A handle tells another process where the pages of an
+// allocation are: in an unnamed file that the owner keeps open.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ struct Handle {
     char mark[8];
     int process, file;
     unsigned long long file_number;
-    std::size_t bytes, page_bytes, offset;  // of the allocation in its pages
+    std::size_t bytes, page_bytes, offset;  // `offset` of the allocation in its pages
     int device;
     char unused[12];
 };
@@ -33,7 +33,7 @@ static_assert(sizeof(Handle) == 64);
 
 constexpr char kMark[8] = {'e', 'm', 'u', 'l', 'a', 't', 'e', 'd'};
 
-// The handles that are open here, by the address of their memory.
+// The handles that are open in this process, by the address of their memory.
 std::map<Address, Handle> handles;
 
 bool variable_is(const char* name, const char* value) {
@@ -45,8 +45,8 @@ bool peers_reach(int device, int peer) {
     return device != peer && !variable_is("EMULATED_CUDA_PEERS", "0");
 }
 
-// Moves the pages of an allocation to a file, where other processes can map them; addresses and
-// what they hold stay.
+// Moves the pages of an allocation to a file, which other processes can map. Addresses and contents
+// do not change.
 int share(Allocation& a) {
     if (a.file >= 0) return kSuccess;
     const int file = memfd_create("emulated-device-memory", MFD_CLOEXEC);
@@ -67,7 +67,7 @@ int share(Allocation& a) {
     return kOutOfMemory;
 }
 
-// Opens the file of a handle; -1 where it, or its owner, is gone.
+// Opens the file of a handle; -1 if the file or its owner no longer exists.
 int open_pages(const Handle& handle) {
     const std::string path =
         "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file);
@@ -109,7 +109,7 @@ EXPORT int cuDeviceCanAccessPeer(int* can, int device, int peer) {
     return kSuccess;
 }
 
-// The base of what contains an address, and its size; each may be null.
+// Finds the start and the size of the allocation with an address; each pointer may be null.
 EXPORT int cuMemGetAddressRange_v2(Address* base, std::size_t* bytes, Address address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
@@ -120,7 +120,7 @@ EXPORT int cuMemGetAddressRange_v2(Address* base, std::size_t* bytes, Address ad
     return kSuccess;
 }
 
-// Of the whole allocation, wherever in it the address is.
+// Makes a handle of the whole allocation that contains the address.
 EXPORT int cuIpcGetMemHandle(Handle* handle, Address address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
@@ -150,7 +150,7 @@ EXPORT int cuIpcOpenMemHandle_v2(Address* address, Handle handle, unsigned flags
     if (const int status = current_context(&context)) return status;
     if (variable_is("EMULATED_CUDA_IPC", "0")) return kNotSupported;
     if (const int status = outside_capture()) return status;
-    // the only flag, which has to be given
+    // the only flag, which is required
     if (address == nullptr || flags != 1) return kInvalidValue;
     if (std::memcmp(handle.mark, kMark, sizeof kMark) != 0) return kInvalidValue;
     if (handle.process == getpid()) return kInvalidContext;

@@ -1,5 +1,5 @@
-// Memory of the emulated driver: a region of its own for each allocation, with a page behind it
-// that cannot be touched, and filled with NaN.
+// Memory of the emulated driver. Each allocation has its own pages between inaccessible ones, and
+// is filled with NaN.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ std::size_t used = 0;
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-// Of each device, or "1:bytes" of that one.
+// Returns the memory of the current device: of all devices, or with "1:bytes" of device 1.
 std::size_t limit() {
     constexpr std::size_t kMost = std::size_t(8) << 30;
     const char* const text = std::getenv("EMULATED_CUDA_MEMORY");
@@ -44,7 +44,7 @@ std::size_t pinned_limit() {
     return text != nullptr && *text != 0 ? std::strtoull(text, nullptr, 10) : std::size_t(-1);
 }
 
-// The bytes of a range that are not as they were filled.
+// Whether all bytes of a range still have the value that they were filled with.
 bool is_filled(const char* from, const char* to) {
     for (; from != to; ++from)
         if (static_cast<unsigned char>(*from) != 0xff) return false;
@@ -109,7 +109,7 @@ int release(Address address) {
     if (found == allocations().end() || found->second.opened != 0) return kInvalidValue;
     const Allocation& a = found->second;
     if (a.file >= 0) {
-        std::memset(a.pages, 0xff, a.page_bytes);  // who still reads it gets NaN
+        std::memset(a.pages, 0xff, a.page_bytes);  // other processes that read it get NaN
         close(a.file);
     }
     unmap_pages(a);
@@ -137,7 +137,7 @@ bool is_pinned(Address address) {
     return next != pinned.begin() && address - std::prev(next)->first < std::prev(next)->second;
 }
 
-// A range that is to be read or written by a copy.
+// A range that a copy reads or writes.
 struct Range {
     Address address;
     bool on_device;
@@ -153,7 +153,7 @@ int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
             (bytes != 0 && range.address == 0))
             return kInvalidValue;
     if (bytes == 0) return kSuccess;
-    // ordinary memory of the host is read before such a call returns, and written too
+    // a call reads and writes ordinary memory of the host before it returns
     const auto ordinary = [&](const Range& range) {
         return !capturing(stream) && !is_pinned(range.address) &&
                !is_device_memory(range.address, bytes);

@@ -1,5 +1,5 @@
-// NVRTC's interface over a host compiler: the "machine code" is a shared library that
-// fake_cuda.cpp loads. Needs emulation.hpp beside it.
+// Emulates NVRTC with a host compiler. The "machine code" is a shared library that fake_cuda.cpp
+// loads. The headers of kernels must be in the same folder.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -63,7 +63,7 @@ struct Folder {
 
 }  // namespace
 
-// Compiles the header of all kernels once, which takes a third of the time of a small one.
+// Precompiles the header of all kernels, which takes a third of a small kernel's compilation.
 EXPORT int emulated_nvrtc_precompile() {
     const std::string header = "'" + own_folder() + "/emulation.hpp'";
     return std::system((compiler() + " -x c++-header -o " + header + ".gch " + header).c_str());

@@ -1,6 +1,6 @@
-// Streams, events, capture and graphs of the emulated driver. Work runs at once, or, with
-// EMULATED_CUDA_LATE=1, only when the program waits for it. Captured work runs in the order in
-// which it was recorded, or, with EMULATED_CUDA_LATE=1, the latest work that is ready runs first.
+// Streams, events, capture and graphs of the emulated driver. By default work runs at once, and
+// captured work in the order in which it was recorded. With EMULATED_CUDA_LATE=1, work runs only
+// when the program waits for it, and the last recorded work that is ready runs first.
 
 #include <algorithm>
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace fake_cuda {
 
-// For each stream, how many pieces of its recorded work must run first.
+// Number of work items of each stream that must run first.
 using Clock = std::map<Stream*, std::size_t>;
 
 struct Node {
@@ -37,7 +37,7 @@ struct Graph {
 
 namespace {
 
-// Streams that are recorded into one graph.
+// The streams that record into one graph.
 struct Capture {
     Stream* origin;
     int mode;
@@ -47,7 +47,7 @@ struct Capture {
     std::set<Stream*> members;
 };
 
-// A place in the work of a stream.
+// A position in the work of a stream.
 struct Marker {
     Stream* stream;
     bool reached = false;
@@ -55,7 +55,7 @@ struct Marker {
 };
 
 struct Event {
-    std::shared_ptr<Marker> marker;  // null: never recorded
+    std::shared_ptr<Marker> marker;  // null if the event was never recorded
     bool timed = true;
     std::shared_ptr<Capture> capture;
     Clock clock;
@@ -90,7 +90,7 @@ bool late() {
     return text != nullptr && *text == '1';
 }
 
-// Runs the next piece of work; what goes wrong in it is remembered by the context.
+// Runs the next work item. The context stores its errors.
 void step(Stream* stream) {
     const Work work = std::move(stream->queue.front());
     stream->queue.pop_front();
@@ -117,7 +117,7 @@ std::set<std::shared_ptr<Capture>> captures() {
     return found;
 }
 
-// Finds the stream, which must exist.
+// Replaces a handle of the default stream by that stream, and checks other handles.
 int find(Stream** stream) {
     if (Stream* const one = is_default(*stream)) {
         *stream = one;
@@ -126,7 +126,7 @@ int find(Stream** stream) {
     return streams().count(*stream) != 0 ? kSuccess : kInvalidHandle;
 }
 
-// The default stream waits for streams that are captured, so that capture is broken.
+// Using the default stream invalidates captures of blocking streams, which it would wait for.
 int default_stream_during_capture() {
     int status = kSuccess;
     for (const auto& capture : captures()) {
@@ -161,7 +161,7 @@ int replay(const Graph& graph) {
     };
     while (!left.empty()) {
         auto next = left.begin();
-        if (late())  // the last one that waits for nothing
+        if (late())  // the last one that is ready
             next = std::find_if(left.rbegin(), left.rend(), ready).base() - 1;
         const Node* const node = *next;
         left.erase(next);

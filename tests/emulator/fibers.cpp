@@ -19,7 +19,7 @@
 #endif
 
 #if defined(__x86_64__)
-// Saves the registers that a call must keep, and goes on where another stack stopped.
+// Saves the registers that a call must preserve, and continues on another stack.
 extern "C" __attribute__((visibility("hidden"))) void emulation_switch(void** save, void* to);
 asm(R"(
 .text
@@ -61,7 +61,7 @@ struct Stack {
     void* top = nullptr;
     void prepare(char* memory) {
         void** p = reinterpret_cast<void**>(memory + kStack);
-        *--p = nullptr;  // keeps the stack aligned as after a call
+        *--p = nullptr;  // aligns the stack like after a call
         *--p = reinterpret_cast<void*>(&enter);
         for (int i = 0; i < 6; ++i) *--p = nullptr;
         top = p;
@@ -95,9 +95,9 @@ enum State { kReady, kAtBarrier, kAtWarp, kDone };
 struct Fiber : Thread {
     Stack stack;
     State state = kReady;
-    std::uint64_t generation = 0;  // awaited
-    unsigned waits_for = 0;        // barrier, or mask of a warp
-    int group = 0;                 // of copies
+    std::uint64_t generation = 0;  // of the meeting that it waits for
+    unsigned waits_for = 0;        // a barrier, or a mask of lanes
+    int group = 0;                 // the group of its next copies
     std::vector<Copy> copies;
 };
 
@@ -107,8 +107,8 @@ struct Barrier {
     std::vector<unsigned> waiting;
 };
 
-// Lanes of one mask that exchange values. Values of two exchanges are kept: no lane begins the one
-// after the next before all lanes have read this one.
+// Lanes of one mask that exchange values. The values of two exchanges are kept, because a lane may
+// begin the next exchange, but not the one after it, before all lanes have read this one's values.
 struct Meeting {
     unsigned mask = 0, arrived = 0, lanes[2] = {0, 0};
     Kind kind = kSync;
@@ -223,7 +223,7 @@ const unsigned long long* exchange(unsigned mask, Kind kind, const unsigned long
         if (meeting.arrived != 0 && meeting.kind != kind)
             fail("lanes of a warp meet in different operations");
         const std::uint64_t generation = meeting.generation;
-        if (meeting.arrived == 0)  // of lanes that have ended, nothing is known
+        if (meeting.arrived == 0)  // lanes that have ended give NaN
             std::memset(meeting.values[generation & 1], 0xff, sizeof meeting.values[0]);
         meeting.kind = kind;
         meeting.arrived |= 1u << lane;
@@ -236,7 +236,7 @@ const unsigned long long* exchange(unsigned mask, Kind kind, const unsigned long
             suspend();
         }
     }
-    // other masks may have moved it
+    // meetings of other masks may have moved the vector
     const Meeting& meeting = warp.meetings[place];
     *lanes = meeting.lanes[self.generation & 1];
     return meeting.values[self.generation & 1];
@@ -256,7 +256,7 @@ void copy(void* to, const void* from, int size, int bytes) {
 
 void commit() { ++current().group; }
 
-// Waits until at most `groups` of the committed groups are under way; less than 0: for all copies.
+// Waits until at most `groups` committed groups are pending, or for all copies if it is negative.
 void wait_copies(int groups) {
     Fiber& self = current();
     const int before = groups < 0 ? self.group + 1 : self.group - groups;
@@ -277,7 +277,7 @@ Fiber& current() { return *static_cast<Fiber*>(runtime().current); }
 void enter() {
     running->kernel->run(running->parameters);
     Fiber& self = current();
-    if (!self.copies.empty()) fail("it ended with copies that nobody waited for");
+    if (!self.copies.empty()) fail("it ended with copies that no thread waited for");
     self.state = kDone;
     --live;
     const unsigned lane = self.number % kWarp;
@@ -362,7 +362,7 @@ void run_block(const Launch& launch) {
 }
 
 void on_signal(int number, siginfo_t* info, void*) {
-    if (!in_kernel) {  // another thread's fault: it happens again, as if nobody caught it
+    if (!in_kernel) {  // another thread's fault: repeated with the default action
         signal(number, SIG_DFL);
         return;
     }
@@ -379,7 +379,7 @@ void on_signal(int number, siginfo_t* info, void*) {
     siglongjmp(recovery, 1);
 }
 
-// Turns faults of a kernel into errors of its launch while it lives.
+// While it exists, faults of a kernel become errors of its launch.
 class FaultHandler {
 public:
     FaultHandler() {
@@ -437,7 +437,7 @@ int run(const Launch& launch) {
     table.grid_dim = g;
     const FaultHandler handler;
     if (sigsetjmp(recovery, 1) == 0) {
-        // blocks start in no order either
+        // blocks start in random order too
         std::vector<std::uint64_t> order(std::uint64_t(g.x) * g.y * g.z);
         std::iota(order.begin(), order.end(), std::uint64_t(0));
         std::shuffle(order.begin(), order.end(), generator);

@@ -1,4 +1,4 @@
-// Runs the blocks of a launch one after the other, the threads of a block as coroutines.
+// Runs the blocks of a launch one by one, and the threads of a block as coroutines.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ struct Launch {
     void** parameters;
     Dim grid, block;
     char* dynamic_shared;       // of the kernel's library
-    std::size_t dynamic_bytes;  // of it in use
+    std::size_t dynamic_bytes;  // bytes of it that the launch uses
     char* static_shared;        // of the kernel's library
     std::size_t static_bytes;
 };
 
-// The table that kernels call; there is one.
+// Returns the only table of functions that kernels call.
 Runtime& runtime();
 
-// Returns 0 or a CUresult; what went wrong is said on stderr. One launch at a time.
+// Runs a launch. Returns 0, or a CUresult after a message on stderr. One launch at a time.
 int run(const Launch& launch);
 
 }  // namespace emulation

@@ -1,4 +1,4 @@
-"""Generated CUDA kernels, run as on a device, against the definition in float64.
+"""Generated CUDA kernels on the emulated device, against the definition in float64.
 
 For a process with the emulator: tensors of the host serve as those of its device.
 """
@@ -38,7 +38,7 @@ RTOL = {"float32": 3e-6, "float64": 1e-13}
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give launchers a stream where torch has none."""
+    """Give launchers a stream if torch has none."""
     monkeypatch.setattr("mdcg.ops.kernels.current_stream", lambda index: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(edge_orders._Ordered, "__init__", lambda self, *tensors: None)
@@ -65,7 +65,7 @@ LONG_ROWS = ConvProblem.build(
     "3x0e+700x1o",
     [(0, 0, 0, "uvw"), (1, 1, 0, "uvw"), (1, 0, 1, "uvw")],
 )
-# operands of two edges are more than the rings of a block can hold
+# operands of two edges do not fit into the rings of a block
 MANY_CHANNELS = ConvProblem.build(
     "4x0e+1024x1o",
     "0e+1o",

@@ -1,10 +1,10 @@
-// What the instructions of inline PTX do; the compiler's stand-in turns their text into these
-// calls.
+// The instructions of inline PTX as functions. The emulated NVRTC translates their text into calls
+// of these.
 #pragma once
 
 namespace emulated_ptx {
 
-// An operand in brackets: a pointer, or an address of shared memory.
+// The address of an operand in brackets: a pointer, or an address of shared memory.
 template <class V>
 char* address(V* p) {
     return reinterpret_cast<char*>(const_cast<std::remove_const_t<V>*>(p));
@@ -129,7 +129,7 @@ inline void to_tf32_even(unsigned& to, float x) {
 }
 
 // D = A B + C of a warp, [M][K] [K][N], from fragments as PTX describes them. Sums in double.
-// A lane has PACKED neighbours of the shared dimension in one register.
+// A register holds PACKED consecutive items of the shared dimension.
 template <int K, int PACKED = 1, class T, class F>
 void multiply(T (&d)[4], const F& fragment, const T (&c)[4]) {
     const emulation::Exchanged<F> all(~0u, emulation::kMatrix, fragment);
@@ -197,8 +197,8 @@ inline void mma_tf32(float& d0, float& d1, float& d2, float& d3, unsigned a0, un
     multiply<8>(d, Tf32Fragment{{a0, a1, a2, a3}, {b0, b1}}, c);
     d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
-// m64n64k8, tf32: a warp's part of it. B is in shared memory, described as PTX has it, without
-// swizzling: core matrices of eight columns by four of the shared dimension.
+// A warp's part of m64n64k8, tf32. A PTX descriptor locates B in shared memory, without swizzling:
+// core matrices of eight columns by four items of the shared dimension.
 struct SharedTf32 {
     char* start;
     unsigned items, columns;  // bytes to the next core matrix along both

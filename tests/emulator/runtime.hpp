@@ -1,4 +1,4 @@
-// What an emulated kernel asks of the library that runs it: the other threads of its block.
+// The functions that an emulated kernel calls in the driver, to interact with other threads.
 // Included by kernels (through emulation.hpp) and by the emulated driver.
 #pragma once
 
@@ -12,44 +12,45 @@ struct Dim {
 
 struct Thread {
     Dim index;
-    unsigned number;  // in its block
+    unsigned number;  // index in the block
 };
 
-// Bytes of shared memory a block can have, and of the guard behind them.
+// Bytes of shared memory that a block can have, and of the guard behind them.
 constexpr std::size_t kSharedBytes = 227 * 1024, kSharedGuard = 1024;
 
-// Operations of a warp, so that lanes which meet in different ones are found.
+// Operations of a warp. Lanes that meet in different operations are an error.
 enum Kind { kSync, kShuffle, kBallot, kMatrix };
 
 struct Runtime {
     Thread* current;
     Dim block, block_dim, grid_dim;
 
-    // Waits at a named barrier for `count` threads (0: all that have not ended), or only arrives.
+    // Waits at a barrier for `count` threads (0: all that have not ended), or only arrives.
     void (*barrier)(unsigned id, unsigned count, bool wait);
-    // Meets the lanes of a mask. Returns what each of the 32 gave, in `words` words of each, and
-    // the lanes that gave something; valid until the caller meets others of its warp again.
+    // Meets the lanes of a mask. Returns the values of all 32 lanes, `words` words each, and which
+    // lanes gave a value. The result is valid until the caller's next exchange.
     const unsigned long long* (*exchange)(unsigned mask, Kind kind, const unsigned long long* value,
                                           int words, unsigned* lanes);
-    // Lets others run.
+    // Lets other threads run.
     void (*yield)();
     // Ends the launch with an error.
     void (*fail)(const char* what);
-    // Copies that take place when they are waited for; `bytes` of `size` are read, the rest zeros.
+    // An asynchronous copy takes place when it is waited for. It reads `bytes` of `size` bytes; the
+    // others are zeros.
     void (*copy)(void* to, const void* from, int size, int bytes);
     void (*commit)();
     void (*wait_copies)(int groups);
 };
 
-// Words that a lane can give at a time.
+// Most words that a lane can give in one exchange.
 constexpr int kWords = 12;
 
-// How a library of kernels describes each of them: symbol NAME__emulated.
+// The description of a kernel in its library, under the symbol NAME__emulated.
 struct Kernel {
     void (*run)(void** parameters);
-    const std::size_t* sizes;  // of the parameters
+    const std::size_t* sizes;  // bytes of each parameter
     int num_parameters;
-    int max_threads;  // of a block
+    int max_threads;  // threads of a block at most
 };
 
 }  // namespace emulation

@@ -1,4 +1,4 @@
-"""CUDA C++ on the emulated device: what comes too early is not there."""
+"""CUDA C++ on the emulated device: values that are read too early are NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the emulated driver does and refuses: memory, launches, streams, capture, faults."""
+"""The emulated driver: memory, launches, streams, capture, faults, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ driver = Driver()
 
 
 def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run code with a driver at hand; it must end well."""
+    """Run code with a `driver`; it must succeed."""
     done = run_emulated("-c", START + textwrap.dedent(code), **changes)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -60,7 +60,7 @@ def test_memory_runs_out_and_is_freed(memory: str) -> None:
 
 
 def test_memory_that_changes() -> None:
-    """As of the whole device, or of another one."""
+    """The limit may apply to all devices, or to another device than the current one."""
     code = """
         first = driver.allocate(600_000)
         os.environ["EMULATED_CUDA_MEMORY"] = "1:8"
@@ -175,7 +175,7 @@ def test_what_capture_forbids() -> None:
 
 
 def test_work_that_runs_late() -> None:
-    """With EMULATED_CUDA_LATE=1 a result is not there before somebody has waited for it."""
+    """With EMULATED_CUDA_LATE=1 a result does not exist until the program waits for it."""
     code = """
         by, n = ctypes.c_double(2), ctypes.c_int(40)
         stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
@@ -209,7 +209,7 @@ def test_work_that_runs_late() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_captured_work_that_runs_late(waits: bool) -> None:
-    """With EMULATED_CUDA_LATE=1 what does not wait in a captured graph comes too early."""
+    """With EMULATED_CUDA_LATE=1 captured work without a dependency runs too early."""
     code = f"""
         stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
         begun, filled, ended = (driver.made("cuEventCreate", 0) for _ in range(3))
@@ -236,7 +236,7 @@ def test_captured_work_that_runs_late(waits: bool) -> None:
 
 
 def fault(text: str, status: int, *, block: int = 64, shared: int = 0) -> str:
-    """Run a kernel that goes wrong; return what is said."""
+    """Run a kernel that fails; return the message."""
     code = f"""
         kernels = Kernels(driver, '''extern "C" __global__ void wrong(float* x) {{ {text} }}''')
         x = driver.allocate(4 * 64)

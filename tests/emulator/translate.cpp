@@ -15,7 +15,7 @@ std::string trim(const std::string& text) {
     return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-// End of what starts at `at` if that is a comment, a text or a character; else `at`.
+// Returns the end of a comment or literal that starts at `at`, or `at` if none does.
 std::size_t skip_opaque(const std::string& s, std::size_t at) {
     if (s.compare(at, 2, "//") == 0) return std::min(s.find('\n', at), s.size());
     if (s.compare(at, 2, "/*") == 0) {
@@ -29,7 +29,7 @@ std::size_t skip_opaque(const std::string& s, std::size_t at) {
     return std::min(end + 1, s.size());
 }
 
-// Place behind the bracket that closes the one at `at`.
+// Returns the index after the bracket that closes the one at `at`.
 std::size_t behind_bracket(const std::string& s, std::size_t at) {
     int depth = 0;
     while (at < s.size()) {
@@ -61,12 +61,12 @@ std::size_t skip_space(const std::string& s, std::size_t at) {
 // ---- inline PTX --------------------------------------------------------------------------------
 
 struct Meaning {
-    const char* start;     // of the opcode
-    const char* contains;  // what follows somewhere
-    const char* function;
+    const char* start;     // the opcode begins with this
+    const char* contains;  // and contains this later
+    const char* function;  // of namespace emulated_ptx
 };
 
-// The first that fits holds. Sizes of what is moved are those of the operands.
+// The first entry that fits is used. The types of the operands decide how many bytes are moved.
 const Meaning kMeanings[] = {
     {"red.", ".add", "red_add"},
     {"ld.", "", "load"},
@@ -124,14 +124,14 @@ bool ends_with(const std::string& text, const std::string& end) {
            text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// What an opcode does; empty: not known here.
+// Returns the function for an opcode; empty: unknown.
 std::string meaning_of(const std::string& opcode) {
     for (const Meaning& meaning : kMeanings) {
         if (!starts_with(opcode, meaning.start)) continue;
         if (opcode.find(meaning.contains, std::strlen(meaning.start) - 1) == std::string::npos)
             continue;
         const std::string function = meaning.function;
-        // the operand of a narrower type has another size
+        // with narrower types, the operand has another size than the instruction
         bool whole = function != "red_add" && function != "load" && function != "store";
         for (const char* type : {".f32", ".f64", ".b32", ".b64", ".u32", ".u64", ".s32", ".s64"})
             whole |= ends_with(opcode, type);
@@ -149,7 +149,7 @@ std::string quoted(const std::string& text) {
     return result + "\"";
 }
 
-// One instruction, with the operands of its statement.
+// Returns the call for one instruction, with the operands of its statement.
 std::string call_of(const std::string& instruction, const std::vector<std::string>& operands) {
     const std::size_t end = std::min(instruction.find_first_of(" \t\n"), instruction.size());
     const std::string opcode = instruction.substr(0, end);
@@ -159,7 +159,7 @@ std::string call_of(const std::string& instruction, const std::vector<std::strin
     const std::string function = meaning_of(opcode);
     if (function == "nothing") return "";
     std::vector<std::string> arguments;
-    bool registers = false;  // names that mean something to PTX only
+    bool registers = false;  // whether it has names of PTX registers
     for (std::size_t at = 0; at < rest.size();) {
         if (rest[at] == '%' && at + 1 < rest.size() && std::isdigit(rest[at + 1]) != 0) {
             std::size_t used = 0;
@@ -197,7 +197,7 @@ std::string call_of(const std::string& instruction, const std::vector<std::strin
     return text + ");";
 }
 
-// A statement asm("...", operands); `at` is behind the word.
+// Translates a statement asm("...", operands); `at` is after the word.
 std::string assembly(const std::string& s, std::size_t at, std::size_t* end) {
     while (s[at] != '(') ++at;
     *end = behind_bracket(s, at);
@@ -241,14 +241,13 @@ std::string assembly(const std::string& s, std::size_t at, std::size_t* end) {
     return result + " }";
 }
 
-// ---- kernels and shared memory
-// -------------------------------------------------------------------
+// ---- kernels and shared memory ----
 
 struct Found {
     std::string name, bound;
 };
 
-// The kernel declared behind the word __global__.
+// Returns the kernel that is declared after the word __global__.
 Found kernel_at(const std::string& s, std::size_t at) {
     Found found;
     for (;;) {
@@ -274,7 +273,7 @@ Found kernel_at(const std::string& s, std::size_t at) {
     }
 }
 
-// The name of the variable declared behind the word __constant__.
+// Returns the name of the variable that is declared after the word __constant__.
 std::string variable_at(const std::string& s, std::size_t at) {
     const std::size_t end = std::min(s.find_first_of("=;[({", at), s.size());
     const std::string head = trim(s.substr(at, end - at));
@@ -283,7 +282,7 @@ std::string variable_at(const std::string& s, std::size_t at) {
     return head.substr(name);
 }
 
-// extern __shared__ TYPE NAME[]; `at` is behind the words.
+// Translates extern __shared__ TYPE NAME[]; `at` is after the two words.
 std::string dynamic_memory(const std::string& s, std::size_t at, std::size_t* end) {
     const std::size_t stop = s.find(';', at);
     const std::string declaration = s.substr(at, stop - at);
@@ -318,8 +317,8 @@ std::size_t behind_words(const std::string& s, std::size_t at, const char* first
 }  // namespace
 
 std::string translate(const std::string& source) {
-    // nothing is seen by the linker: names of several programs cannot meet, and static memory of
-    // templates may have a section
+    // An anonymous namespace: names of several programs cannot collide, and static memory of
+    // templates may have a section.
     std::string text = "namespace {\n#line 1 \"kernel.cu\"\n", kernels;
     bool external = false;
     for (std::size_t at = 0; at < source.size();) {

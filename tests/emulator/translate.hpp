@@ -1,4 +1,4 @@
-// Turns CUDA text into text for a host compiler.
+// Translates CUDA text into text for a host compiler.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ class Place:
 
 
 def places(seed: int = 0) -> list[Place]:
-    """Return molecules, crystals with all kinds of cells, single nodes and nothing, shuffled.
+    """Return molecules, crystals in all kinds of cells, single atoms and empty systems, shuffled.
 
     Nodes may lie far outside their cells.
     """
@@ -53,7 +53,7 @@ def joined(systems: list[Place]) -> dict[str, Array]:
 
 
 def one_by_one(model: _core.Model, systems: list[Place], **wanted: bool) -> dict[str, Array]:
-    """Return what a batch gives, from single evaluations."""
+    """Return the results that a batch must give, from single evaluations."""
     found = [
         model.evaluate(s.positions, s.types, cell=s.cell, periodic=s.periodic, **wanted)
         for s in systems

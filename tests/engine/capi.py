@@ -1,4 +1,4 @@
-"""The C interface through ctypes: two "ranks" in two threads that exchange ghosts."""
+"""The C interface through ctypes, with ranks in threads that exchange ghosts."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def library() -> ctypes.CDLL:
 
 
 class Rank:
-    """One model and one part of the nodes: `local` and `ghosts` are numbers in the whole system."""
+    """A model and a part of the nodes; `local` and `ghosts` are indices in the whole system."""
 
     def __init__(
         self,
@@ -175,13 +175,12 @@ class Rank:
         peers: Array | None = None,
         numbers: ListNumbers | None = None,
     ) -> dict[str, Array]:
-        """Evaluate the edges whose receivers are local; senders are ghosts where not local.
+        """Evaluate the edges whose receivers are local. Senders are local or ghosts.
 
-        With `same_edges` they are those of the last call of this method; `numbers` are used in
-        place of that.
-        With "image" and "image_shifts" in `g` edges have shifts; `sent` are the rows that travel.
-        With "make_edges" edges are made, with "copy_node" and "copy_image" also those of copies.
-        `peers` are rows of mdcg_peer, of this rank, 0, of two.
+        `same_edges` says that they are the edges of the last call; `numbers` replace the numbers
+        that identify the list. With "image" and "image_shifts" in `g`, edges have shifts. `sent`
+        are the rows to exchange. With "make_edges" the engine makes the edges, and with "copy_node"
+        and "copy_image" also the edges of copies. `peers` are rows of mdcg_peer, for rank 0 of 2.
         """
         number = np.full(len(g["positions"]), -1, dtype=np.int64)
         number[self.nodes] = np.arange(len(self.nodes))
@@ -247,7 +246,7 @@ class Rank:
                 lambda c, ghosts, rows, size: exchange.rows(self, "reverse", rows, ghosts, size)
             )
         if communicator and peers is not None:
-            peers = np.ascontiguousarray(peers, dtype=np.int64)  # rank and what fills its place
+            peers = np.ascontiguousarray(peers, dtype=np.int64)  # the rank needs 8 bytes, too
             communicator.num_ranks = 2
             communicator.num_peers, communicator.peers = len(peers), peers.ctypes.data
             communicator.gather = EXCHANGE_ROWS(lambda c, *mine: exchange.gather(*mine))
@@ -262,7 +261,7 @@ class Rank:
 
 
 class Exchange:
-    """Rows of all ranks meet in one array of the whole system."""
+    """Exchanges rows of ranks in threads through one array of the whole system."""
 
     def __init__(self, ranks: int, nodes: int) -> None:
         self.barrier = threading.Barrier(ranks, timeout=60)
@@ -296,7 +295,7 @@ class Exchange:
         return 0
 
     def rows(self, rank: Rank, kind: str, sent: int, ghosts: int, size: int) -> int:
-        """Exchange the rows of `rank.sent` alone; what comes back is shared by equal ones."""
+        """Exchange only the rows of `rank.sent`; equal ones share the sum that comes back."""
         nodes = rank.sent
         self.row_bytes = size
 
@@ -321,7 +320,7 @@ class Exchange:
             others[:] = self.shared[rank.ghosts]
         else:
             count = np.bincount(nodes[there], minlength=len(rank.local))[nodes[there]]
-            mine[~there] = np.nan  # nobody's
+            mine[~there] = np.nan  # rows of no node
             mine[there] = self.shared[rank.local[nodes[there]]] / count[:, None]
         self.barrier.wait()
         return 0

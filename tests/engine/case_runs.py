@@ -1,4 +1,4 @@
-"""Cases on CUDA devices run in a process of their own: a driver is opened once and for all."""
+"""Runs cases on CUDA devices in a subprocess, because a process opens only one driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ at_once_and_late = pytest.mark.parametrize("late", ["", "1"], ids=["at once", "l
 
 
 def run_cases(environment: dict[str, str], *files: str, options: tuple[str, ...] = ()) -> None:
-    """Run files, by their paths from this folder, with further options of pytest.
+    """Run files of this folder with further options of pytest.
 
     All must pass, none be skipped.
     """
@@ -33,10 +33,10 @@ def run_cases(environment: dict[str, str], *files: str, options: tuple[str, ...]
 
 
 def run_cases_emulated(*files: str, options: tuple[str, ...] = (), **changes: str) -> None:
-    """Run them on emulated devices; ``changes`` as of :func:`emulator_environment`."""
+    """Run files on emulated devices; for ``changes`` see :func:`emulator_environment`."""
     run_cases(emulator_environment(**changes), *files, options=options)
 
 
 def run_cases_on_a_device(*files: str) -> None:
-    """Run them on the devices that are there."""
+    """Run files on real devices."""
     run_cases(dict(os.environ), *files)

@@ -1,4 +1,4 @@
-"""What every copy of a calculator must do; for tests of each kind of model."""
+"""Checks of copies of calculators, for tests of each kind of model."""
 
 from __future__ import annotations
 

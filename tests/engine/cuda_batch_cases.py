@@ -65,7 +65,7 @@ def test_more_nodes_than_are_evaluated_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_memory_of_the_device(tmp_path: Path, dtype: str) -> None:
-    """Positions are read and results written where they are, and nothing else is touched."""
+    """The engine reads positions and writes results in place, and writes nowhere else."""
     _, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
     device, systems = Device(), places(5)
     batch = joined(systems)

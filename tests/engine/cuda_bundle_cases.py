@@ -1,4 +1,4 @@
-"""Files of compiled kernels for devices; run as cuda_cases.py is."""
+"""Files of compiled kernels for devices; run like cuda_cases.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(json.dumps([found, model.summary(), model.report()]))
 
 
 def target() -> str:
-    """Return what is bundled for the device: the oldest target that serves it."""
+    """Return the target to bundle for the device: the oldest one that it supports."""
     capability = _core.cuda_compute_capability(0)
     return f"sm_{capability // 10 * 10}"
 
@@ -63,7 +63,7 @@ def kernels_of(path: Path) -> str:
     ],
 )
 def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
-    """All that runs comes from the file: there is no NVRTC, no Python and no cache."""
+    """All kernels come from the file, without NVRTC, Python and cache."""
     package = Package.open(DATA / f"{name}.mdcg")
     path = saved(package, tmp_path / "p.mdcg")
     positions, types, cell = water()
@@ -146,7 +146,7 @@ def test_code_for_other_devices_is_refused(tmp_path: Path) -> None:
 
 
 def test_code_that_the_driver_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the cache is made again; a named file is not written."""
+    """A file in the cache is made again, but a named file is not written."""
     program, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', target())
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
     path = saved(two_layers().package(), tmp_path / "p.mdcg")

@@ -1,4 +1,4 @@
-"""MDCGCalculator on a device, besides tests/calculators; run as cuda_cases.py is."""
+"""MDCGCalculator on a device, in addition to tests/calculators; run like cuda_cases.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def crystal(seed: int = 0) -> Atoms:
-    """Sheared, displaced, of three elements, shorter than two cutoffs."""
+    """Return a sheared, displaced cell of three elements, smaller than two cutoffs."""
     rng = np.random.default_rng(seed)
     atoms = bulk("C", "fcc", a=3.6, cubic=True)
     atoms.numbers[:] = np.resize([1, 8, 6], len(atoms))

@@ -1,6 +1,6 @@
-"""Packages on a CUDA device against the same on the processor.
+"""Packages on a CUDA device against the same on the CPU.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def saved(package: Package, path: Path) -> Path:
 
 
 def both(package: Package, path: Path) -> tuple[Any, Any]:
-    """Return the package on the processor and on the device."""
+    """Return the package opened on the CPU and on the device."""
     package.save(path)
     return _core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")
 
@@ -51,7 +51,7 @@ def assert_close(got: dict[str, Any], want: dict[str, Any], dtype: str) -> None:
     for name, value in want.items():
         size = np.abs(value).max(initial=0.0)
         if name == "energy" and "energies" in want:
-            size = np.abs(want["energies"]).sum()  # what is left of its terms may be little
+            size = np.abs(want["energies"]).sum()  # its terms may nearly cancel
         scale = max(1e-3, float(size))
         error = float(np.abs(np.asarray(got[name]) - value).max(initial=0.0)) / scale
         assert error < LIMIT[dtype], f"{name}: relative error {error:.1e}"
@@ -63,7 +63,7 @@ def assert_equal(got: dict[str, Any], want: dict[str, Any]) -> None:
 
 
 def water(seed: int = 0, count: int = 8) -> tuple[Array, Array, Array]:
-    """Return positions, types (H, O) and cell of a small periodic box, shorter than two cutoffs."""
+    """Return positions, types (H, O) and cell of a periodic box smaller than two cutoffs."""
     rng = np.random.default_rng(seed)
     one = molecule("H2O")
     sites = np.stack(np.meshgrid(*[np.arange(2) * 3.1] * 3), -1).reshape(-1, 3)[:count]
@@ -90,7 +90,7 @@ def test_two_layers(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_weighted_energies(tmp_path: Path, dtype: str) -> None:
-    """Between steps that are replayed, which they do not change."""
+    """Evaluations with weights do not change the replayed steps before and after them."""
     cpu, cuda = both(with_pairs(dtype).package(), tmp_path / "p.mdcg")
     g, weights = graph(40, box=5.5), np.random.default_rng(2).normal(size=40)
     plain = [run(cuda, g) for _ in range(3)]
@@ -163,18 +163,18 @@ def test_replayed_steps_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
     other = step(moved, True, virial=True)
     assert np.abs(other["forces"] - first["forces"]).max() > 1e-3
     assert json.loads(cuda.report())["replays"] == 2
-    # energies alone and forces alone are steps of their own
+    # steps without forces and steps without virial have their own graphs
     for wanted in ({"forces": False}, {"virial": False}):
         for _ in range(3):
             found = step(g["positions"], True, **wanted)
             assert_equal(found, {name: first[name] for name in found})
     assert json.loads(cuda.report())["replays"] == 6
     assert_equal(step(g["positions"], True, virial=True), first)
-    # a new list: everything anew, also the order of the nodes
+    # a new list: everything is made again, including the order of the nodes
     assert_equal(step(g["positions"], False, virial=True), first)
     assert_equal(step(g["positions"], True, virial=True), first)
     assert_equal(step(moved, True, virial=True), other)
-    assert json.loads(cuda.report())["replays"] == 10  # what was captured took the list over
+    assert json.loads(cuda.report())["replays"] == 10  # the captured graph was updated for the list
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_replayed_steps_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
     ids=["small", "large"],
 )
 def test_steps_of_other_lists(tmp_path: Path, most: int, replayed: list[int]) -> None:
-    """Captured steps take over addresses and sizes, also of no edges, or of other nodes."""
+    """Captured steps are updated for other addresses and sizes, even of no edges."""
     cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
     boxes = [(40, 5.5, 0), (40, 6.5, 3), (41, 5.0, 0), (12, 4.0, 0)]
     systems = [graph(nodes, box=box, seed=seed) for nodes, box, seed in boxes]
@@ -199,7 +199,7 @@ def test_steps_of_other_lists(tmp_path: Path, most: int, replayed: list[int]) ->
                 want = cpu.evaluate(g["positions"], g["types"], **wanted)
                 assert_close(found, want, "float64")
             replays.append(json.loads(cuda.report())["replays"])
-    # another system starts layer by layer
+    # the first step of another system runs layer by layer
     assert replays == replayed
 
 
@@ -221,7 +221,7 @@ def test_types_and_shifts_may_change_with_the_same_edges(tmp_path: Path) -> None
 
 
 def test_same_shifts(tmp_path: Path) -> None:
-    """Are not looked at; and steps with and without any follow each other."""
+    """With `same_shifts` the engine does not read the shifts of a step."""
     cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(30, box=5.0)
     shifts = np.full((len(g["sender"]), 3), 0.01)
@@ -239,7 +239,7 @@ def test_same_shifts(tmp_path: Path) -> None:
         assert_close(step(cuda, nowhere, same_edges=True, same_shifts=True), want, "float64")
     other = step(cpu, 2 * shifts)
     assert_close(step(cuda, 2 * shifts, same_edges=True), other, "float64")
-    # other types: everything is uploaded anew
+    # other types: everything is uploaded again
     g["types"] = np.ascontiguousarray(g["types"][::-1])
     want = step(cpu, shifts)
     assert_close(step(cuda, shifts, same_edges=True, same_shifts=True), want, "float64")
@@ -272,7 +272,7 @@ def test_times_and_kernels_in_the_report(tmp_path: Path) -> None:
     ],
 )
 def test_two_ranks(tmp_path: Path, make: Any, share: float, by_rows: bool) -> None:
-    """Also where hosts say which rows travel: some twice, and one that is no node's."""
+    """Hosts may name the rows to exchange: here some twice, and -1, which is no node."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(make().package(), path)
     g = graph(40, box=5.5)
@@ -306,7 +306,7 @@ def test_two_ranks(tmp_path: Path, make: Any, share: float, by_rows: bool) -> No
 
 
 def test_images(tmp_path: Path) -> None:
-    """Shifts out of a few, which follow the box while the edges stay."""
+    """Edges name one of a few shifts, which may change with the box while edges do not."""
     path = tmp_path / "p.mdcg"
     both(two_layers().package(), path)
     g = graph(30, box=5.0)
@@ -355,7 +355,7 @@ def test_sent_nodes_must_be_local(tmp_path: Path) -> None:
 
 
 def test_two_models_at_a_time(tmp_path: Path, devices: tuple[int, int]) -> None:
-    """From two threads, each with its own list."""
+    """Two threads each evaluate a model with its own list."""
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     systems = [graph(24, box=4.5, seed=seed) for seed in (0, 1)]
     models = [_core.Model(str(path), device=f"cuda:{device}") for device in devices]
@@ -422,7 +422,7 @@ def test_wrong_geometries_leave_the_model_usable(tmp_path: Path) -> None:
 
 
 def child(code: str, **environment: str) -> str:
-    """Run Python in a process whose environment differs; return what it printed."""
+    """Run Python code with changed environment variables; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},
@@ -462,7 +462,7 @@ except _core.EngineError as error:
     said = child(code, MDCG_CACHE_DIR=str(tmp_path / "empty")).splitlines()
     for line in said[:2]:
         assert line.startswith("4 the NVRTC library named by MDCG_NVRTC_LIB cannot be used")
-    assert said[2:] == ["True", "True"]  # repaired, the same model goes on
+    assert said[2:] == ["True", "True"]  # with NVRTC again, the same model works
     said = child(code, MDCG_CACHE_DIR=str(tmp_path / "other"), MDCG_DISABLE_JIT="1").splitlines()
     assert "MDCG_DISABLE_JIT=1 forbids compiling them" in said[0]
 

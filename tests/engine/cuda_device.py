@@ -1,4 +1,4 @@
-"""A CUDA device without torch: memory through the driver, kernels from the engine's text."""
+"""A CUDA device without torch: memory from the driver, kernels from the engine's text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ITEM = {"float32": "float", "float64": "double"}
 
 
 def program(dtype: str, name: str, defines: str = "") -> str:
-    """Return the text as CudaKernels::fixed puts it together."""
+    """Return the text of a program like CudaKernels::fixed."""
     return f"{defines}\ntypedef {ITEM[dtype]} T;\n" + kernel_source(name)
 
 
@@ -52,7 +52,7 @@ def gemm_tiles(dtype: str, text: str) -> list[tuple[str, list[int]]]:
 
 
 def gemm_shared_bytes(dtype: str, text: str, numbers: list[int]) -> int:
-    """Return what CudaGemm launches a tile with."""
+    """Return the launch parameters of a tile, as in CudaGemm."""
     rows, columns, depth, stages = numbers[:4]
     size = {"float32": 4, "float64": 8}[dtype]
     if text == "gemm_plain":
@@ -64,7 +64,7 @@ def gemm_shared_bytes(dtype: str, text: str, numbers: list[int]) -> int:
 
 
 def gemm_text(dtype: str, text: str) -> str:
-    """Return a program of products as CudaGemm has it."""
+    """Return a program of products like CudaGemm's."""
     bits = GEMMS[dtype][text]
     unit = {"gemm_plain": "Plain", "gemm_warpgroup": "Warpgroup"}.get(text, "Tensor")
     defines = f"#define GEMM_BITS {bits}\n" if bits else ""
@@ -75,14 +75,14 @@ def gemm_text(dtype: str, text: str) -> str:
 
 
 def texts(dtype: str) -> dict[str, str]:
-    """Return programs that no package of the tests has in all types."""
+    """Return programs that the tests' packages do not use in all types."""
     found = {name: program(dtype, f"{name}.cuh") for name in ("nodes", "pair_energy")}
     found["edge_sum"] = program(dtype, "edge_sum.cuh", "#define DEGREE 5\n")
     return found | {name: gemm_text(dtype, name) for name in GEMMS[dtype]}
 
 
 def device_count() -> int:
-    """Return how many devices the driver gives to this process."""
+    """Return the number of devices of this process."""
     for number in itertools.count():
         try:
             _core.cuda_compute_capability(number)
@@ -102,7 +102,7 @@ def choose_devices(metafunc: pytest.Metafunc) -> None:
 
 
 class Device:
-    """Device 0; everything is on the default stream and waited for."""
+    """Device 0. All work is on the default stream, and calls wait for it."""
 
     def __init__(self) -> None:
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -117,7 +117,7 @@ class Device:
         assert status == 0, f"{name} returned {status}"
 
     def upload(self, array: NDArray[Any]) -> int:
-        """Return the address of a copy."""
+        """Copy an array to the device; return the address."""
         array = np.ascontiguousarray(array)
         address = ctypes.c_uint64()
         size = ctypes.c_size_t(max(1, array.nbytes))
@@ -129,7 +129,7 @@ class Device:
         return address.value
 
     def download(self, address: int, like: NDArray[Any]) -> NDArray[Any]:
-        """Return what is there, of shape and type of `like`."""
+        """Copy memory of the device to an array like `like`."""
         self.call("cuCtxSynchronize")
         out = np.empty_like(like)
         target = ctypes.c_void_p(out.ctypes.data)
@@ -164,7 +164,7 @@ class Device:
 
 
 def structure(**fields: tuple[Any, Any]) -> ctypes.Structure:
-    """Return a struct of C from names with (type, value)."""
+    """Return a C struct with fields name=(type, value)."""
     kinds = [(name, kind) for name, (kind, _) in fields.items()]
     made = type("Arguments", (ctypes.Structure,), {"_fields_": kinds})
     return made(*(value for _, value in fields.values()))  # type: ignore[no-any-return]

@@ -68,7 +68,7 @@ def test_cells(
 
 
 def test_steps(path: str, rng: np.random.Generator) -> None:
-    """Steps that keep the points, far moves, other cells, other types, fewer atoms."""
+    """Steps with kept points, far moves, other cells, other types and fewer atoms."""
     cpu, device = models(path)
     atoms = Atoms("H2OHOH2", rng.random((7, 3)) @ BOX, cell=BOX, pbc=True)
     for step in range(12):
@@ -88,7 +88,7 @@ def test_steps(path: str, rng: np.random.Generator) -> None:
 
 
 def test_calculator(path: str) -> None:
-    """Replayed steps, a stress, and memory that is given back."""
+    """Steps are replayed, a stress is computed, and memory is released."""
     atoms = Atoms("OH2", [[0, 0, 0], [0.76, 0.59, 0], [-0.76, 0.59, 0]], cell=BOX, pbc=True)
     options: dict[str, Any] = {"dispersion": "pbe", "dispersion_cutoff": 8.0}
     cpu = MDCGCalculator(path, **options)

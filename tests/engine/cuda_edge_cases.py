@@ -37,13 +37,13 @@ LIMIT = {"float64": 2e-11, "float32": 2e-5}
 
 
 def has_kinks(layer: dict[str, Any]) -> bool:
-    """Return whether a layer is a density that GPUs cannot make a table of."""
+    """Return whether a layer is a density for which GPUs cannot make a table."""
     layers = layer["radial"]["layers"] if layer["type"] == "edge_sum" else []
     return any(each.get("activation") == "relu" for each in layers)
 
 
 def compare(path: str, s: System, *_: float) -> None:
-    """Compare a part of the edges that an emulated device evaluates soon."""
+    """Compare some of the edges, so that an emulated device is fast enough."""
     part = System(s.positions, s.types, *(each[:150] for each in s.edges))
     if any(has_kinks(layer) for layer in Package.open(path).layers):
         with pytest.raises(_core.EngineError, match=r"edge_sum: .* is not smooth.* use device cpu"):

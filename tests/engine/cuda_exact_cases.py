@@ -65,13 +65,13 @@ def steep(factor: float, **options: Any) -> Any:
     ("dtype", "factor", "limit"), [("float64", 6, LIMIT), ("float32", 6, 1e-5)]
 )
 def test_a_steep_network(dtype: str, factor: float, limit: float, tmp_path: Path) -> None:
-    """Has a table of many intervals."""
+    """A steep network gets a table of many intervals."""
     compare(steep(factor, dtype=dtype, table=True).write(tmp_path), system(6, 60), limit)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_network_that_is_too_steep(dtype: str, tmp_path: Path) -> None:
-    """CPUs evaluate it as it is, and GPUs refuse it."""
+    """CPUs evaluate the network, and GPUs refuse it."""
     path, s = steep(STEEP, dtype=dtype, table=True).write(tmp_path), system(6, 60)
     with pytest.raises(_core.EngineError, match=r"conv.*varies too fast .* use device cpu"):
         evaluate(_core.Model(path, device="cuda"), s)
@@ -83,7 +83,7 @@ def test_a_network_that_is_too_steep(dtype: str, tmp_path: Path) -> None:
 
 
 def test_a_network_with_kinks(tmp_path: Path) -> None:
-    """No table can have them: weights of edges come from the network."""
+    """No table can represent them, so weights come from the network."""
     model = two_layers(table=True)
     for layer in model.package.manifest["layers"]:
         if "radial" in layer:
@@ -104,7 +104,7 @@ def test_a_network_with_kinks(tmp_path: Path) -> None:
 def test_pairs_of_types_of_later_lists(
     tmp_path: Path, make: Any, dtype: str, limit: float, wave: float
 ) -> None:
-    """They need more intervals; results do not depend on what was evaluated before."""
+    """They need more intervals. Results do not depend on earlier evaluations."""
     model = make(by_pair=True, dtype=dtype, table=True)
     tensors = model.package.tensors
     for layer in model.package.manifest["layers"]:

@@ -1,4 +1,4 @@
-"""Exchanges of rows that fail, and peers that are wrong; run as cuda_cases.py is."""
+"""Failing exchanges of rows, and wrong peers; run like cuda_cases.py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_random_programs(folder: Path, package: Package, cuts: Any, small: int) 
 
 
 class Failing(Exchange):
-    """Refuses one call."""
+    """An exchange that fails at one call."""
 
     def __init__(self, nodes: int, call: int) -> None:
         super().__init__(1, nodes)
@@ -67,7 +67,7 @@ class Failing(Exchange):
 @pytest.mark.parametrize("same_edges", [False, True])
 @pytest.mark.parametrize("call", range(8))
 def test_the_next_steps_work(tmp_path: Path, call: int, same_edges: bool) -> None:
-    """After a first step, a half captured one and a replayed one: never with old pieces."""
+    """A failure in a first, half captured or replayed step leaves no old pieces of graphs."""
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(24, box=4.5)
     nodes = np.arange(24)

@@ -41,7 +41,7 @@ def large(seed: int = 5) -> Atoms:
 
 
 def sentence(kind: type[Exception], function: Callable[[], Any]) -> str:
-    """Return what an exception of this very type says, in one line."""
+    """Return the message, of one line, of an exception of exactly this type."""
     with pytest.raises(kind) as error:
         function()
     assert type(error.value) is kind
@@ -66,7 +66,7 @@ def used() -> int:
 
 
 def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any allocation; then what fitted before fits again: nothing is left behind."""
+    """After memory has run out in any allocation, a system that fitted before fits again."""
     systems = [crystal(), crystal(1), large()]
     *small, many = systems
     calc = MDCGCalculator(path, device="cuda")
@@ -123,7 +123,7 @@ def test_steps_that_cannot_be_captured(
 
 
 def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whatever is asked of a committee, also where only its second package has not enough."""
+    """Any evaluation of a committee may run out, also in its second package only."""
     other = saved(two_layers(seed=1).package(**NAMES), tmp_path / "q.mdcg")
     few, many = crystal(), large()
     want, bytes_of = [], []
@@ -156,7 +156,7 @@ def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_memory_cuts_a_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many structures are evaluated at once as there is memory for."""
+    """Batches are as large as the memory allows."""
     images = [crystal(seed) for seed in range(12)]
     want = MDCGCalculator(path, device="cuda").batch(images, ["energy", "forces"])
     gc.collect()
@@ -177,7 +177,7 @@ def test_memory_cuts_a_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_lost_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its calculators say so whenever they are asked; all others go on."""
+    """Calculators on the device raise errors from then on; all others continue."""
     atoms, moved = crystal(), crystal(1)
     cpu = MDCGCalculator(path, kernels="generic")
     good, lost, idle = (MDCGCalculator(path, device=f"cuda:{k}") for k in (0, 1, 1))

@@ -48,7 +48,7 @@ def package(dtype: str = "float64") -> Package:
 
 
 def compare(path: Path, g: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
-    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    """Evaluate layer by layer, captured and replayed; check that all three are equal."""
     want = run(_core.Model(str(path), kernels="generic"), g, virial=True)
     cuda = _core.Model(str(path), device="cuda")
     got = [run(cuda, g, virial=True) for _ in range(3)]
@@ -70,7 +70,7 @@ def test_one_range(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("edges", [9, 60])
 def test_several_ranges(tmp_path: Path, dtype: str, edges: int) -> None:
-    """Ranges take turns on two buffers; with 9 edges, some have a single receiver."""
+    """Ranges alternate between two buffers; with 9 edges, some have a single receiver."""
     package(dtype).save(tmp_path / "p.mdcg")
     with ranges_of(edges):
         compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)

@@ -53,7 +53,7 @@ def wide_program(channels: int = 128) -> Package:
 
 
 def gated_program(channels: int = 1152) -> Package:
-    """Return layers whose threads are counted, too: nodes times channels."""
+    """Return layers whose number of threads, nodes times channels, is large too."""
     p = Program(3, "float32")
     x = p.features(channels, 0)
     y = p.gate(x, x.irreps, [(0, 0, "silu", 1.5)], [], "gate")
@@ -68,7 +68,7 @@ def liquid() -> Atoms:
 
 
 def copies_beyond(package: Package, box: Atoms, numbers: int = 2**31) -> int:
-    """Return how often a box stands along each axis where the widest value has so many numbers."""
+    """Return the repeats of a box along each axis that give the widest value so many numbers."""
     width = max(Irreps.parse(irreps).dim for irreps in package.manifest["values"].values())
     copies = 1
     while copies**3 * len(box) * width <= numbers:

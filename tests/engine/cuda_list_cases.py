@@ -1,6 +1,6 @@
 """Lists of edges on a CUDA device.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .test_program import two_layers
 
 
 def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
-    """Compare everything that follows from rows, senders and types."""
+    """Check all arrays that follow from rows, senders and types."""
     f = {
         name: np.array(value, dtype=int)
         for name, value in found.items()
@@ -63,7 +63,7 @@ def check_rest(found: dict[str, Any], num_local: int, num_types: int) -> None:
 
 
 def check_ranges(found: dict[str, Any]) -> list[int]:
-    """Check that ranges cover all receivers, each by whole parts; return the numbers of parts."""
+    """Check that ranges cover all receivers and divide no part; return their numbers of parts."""
     ends = [begin + count for begin, count, _, _ in found["divided"]]
     row_ptr, receiver, counts = found["row_ptr"], 0, []
     for range_ in found["ranges"]:
@@ -102,7 +102,7 @@ def test_given_edges(local: int, nodes: int, edges: int, most: int, rng: Any) ->
 
 
 def edges_of(found: dict[str, Any], cell: Any, nodes: int) -> tuple[Any, Any]:
-    """Return rows (receiver, sender) in given numbers with vectors, sorted; and the vectors."""
+    """Return (receiver, sender) of each edge in the caller's numbering, and its vector."""
     node, code = np.array(found["node"], int), np.array(found["image"], int)
     cells = np.stack([code >> 20, code >> 10 & 1023, code & 1023], 1) - 512
     at = np.array(found["positions"]).reshape(nodes, 3)
@@ -121,7 +121,7 @@ def expected_edges(
 
 
 def compare(found: Any, expected: Any, reach: float) -> None:
-    """Compare as sets; edges as long as the reach may be in either."""
+    """Compare sets of edges. Edges as long as the reach may be in either."""
     sets = []
     for ends, vectors in (found, expected):
         length = np.linalg.norm(vectors, axis=1)
@@ -137,7 +137,7 @@ def compare(found: Any, expected: Any, reach: float) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_edges_are_those_of_the_host(seed: int) -> None:
-    """Cells, periodicities, densities and numbers of atoms of all kinds."""
+    """Random cells, periodicities, densities and numbers of atoms."""
     rng = np.random.default_rng(seed)
     cell = rng.normal(size=(3, 3)) * rng.uniform(2.0, 9.0, (3, 1))
     while abs(np.linalg.det(cell)) < 0.05 * np.prod(np.linalg.norm(cell, axis=1)):
@@ -162,7 +162,7 @@ def test_edges_are_those_of_the_host(seed: int) -> None:
 
 
 def test_systems_of_many_bins(rng: Any) -> None:
-    """More bins along each vector than the stencil is wide; several atoms in one place's bin."""
+    """More bins along each vector than the stencil is wide, and bins with many atoms."""
     cell = np.array([[21.0, 0, 0], [3, 24, 0], [-2, 4, 19]])
     positions = rng.uniform(0.0, 1.0, (600, 3)) @ cell
     positions[:70] = rng.uniform(0.0, 1.0, (70, 3))  # more than 32 in one bin
@@ -180,7 +180,7 @@ def test_systems_of_many_bins(rng: Any) -> None:
 
 
 def test_sums_in_several_launches(rng: Any) -> None:
-    """Of several tiles, the last one in part; the lists are the same bit by bit."""
+    """Prefix sums over several tiles, the last one partly filled, give the same lists."""
     cell = 19.0 * np.eye(3)
     positions = rng.uniform(0.0, 1.0, (1201, 3)) @ cell
     types = rng.integers(3, size=1201).astype(np.int32)
@@ -268,7 +268,7 @@ def test_lists_that_fit_keep_their_place(rng: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_runs_with_changing_cells(tmp_path: Path, dtype: str, rng: Any) -> None:
-    """Steps, new lists, strained cells and other types, against the processor's lists."""
+    """Steps, new lists, strained cells and other types, against lists of the CPU."""
     cpu, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
     cell = np.array([[5.5, 0, 0], [1.0, 6.0, 0], [-0.5, 0.7, 5.8]])
     positions = rng.uniform(0, 1, (24, 3)) @ cell + rng.integers(-2, 3, (24, 3)) @ cell
@@ -315,7 +315,7 @@ def test_calls_in_any_order(tmp_path: Path) -> None:
 
 
 def test_lists_of_the_host_on_a_device(tmp_path: Path) -> None:
-    """An atom that flew off; the list is kept, and steps are replayed."""
+    """After an atom has moved far away, the list is kept and steps are replayed."""
     cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(20, box=4.5)
     g["positions"][0] += (0, 3e6, 0)
@@ -350,7 +350,7 @@ def test_wrong_cells_and_types_leave_the_model_usable(tmp_path: Path) -> None:
 
 
 def with_copies(positions: Any, types: Any, cell: Any, reach: float, skin: float) -> dict[str, Any]:
-    """Return a periodic system as nodes in an open one, with all images that edges may lead to."""
+    """Return a periodic system as an open one, with all images that edges may reach."""
     steps = np.array([s for s in np.ndindex(5, 5, 5) if s != (2, 2, 2)]) - 2
     shifts = np.concatenate([np.zeros((1, 3)), steps @ cell])
     node, image = np.divmod(np.arange(len(positions) * len(steps)), len(steps))
@@ -373,7 +373,7 @@ def with_copies(positions: Any, types: Any, cell: Any, reach: float, skin: float
 
 
 def test_copies_of_nodes(tmp_path: Path, rng: Any) -> None:
-    """Periodic images that a host has, while atoms move, and the box, and types change."""
+    """A host passes periodic images, while atoms, the box and types change."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(two_layers().package(), path)
     cell = np.array([[6.5, 0, 0], [1.0, 7.0, 0], [-0.5, 0.7, 6.8]])
@@ -409,7 +409,7 @@ def test_copies_of_nodes(tmp_path: Path, rng: Any) -> None:
 
 
 def test_copies_far_away(tmp_path: Path) -> None:
-    """Gaps, which the device's lists of cells leave to the host: here there is nobody else."""
+    """Sparse systems, which are left to the host if it has the cell; here it has none."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(two_layers().package(), path)
     g = graph(20, box=4.5)

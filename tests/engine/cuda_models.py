@@ -1,4 +1,4 @@
-"""Small packages on the processor and on a CUDA device: what several files of cases compare."""
+"""Comparisons of small packages on the CPU and on a CUDA device, for several files of cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def passes(path: str) -> set[str]:
 
 
 class Reference:
-    """Stands in for the CPU engine where its tables differ: the network itself, in torch."""
+    """The network in torch, in place of the CPU engine, whose tables differ from the GPU's."""
 
     def __init__(self, path: str) -> None:
         self.package = Package.open(path)
@@ -39,7 +39,7 @@ class Reference:
 
 
 def open_both(path: str) -> tuple[Any, Any]:
-    """Return the package on the CPU, or the reference where it has tables, and on the device."""
+    """Return a package on the CPU (or the reference, if it has tables), and on the device."""
     tables = any(
         layer.get("radial") and layer["radial"].get("table") is not None
         for layer in Package.open(path).manifest["layers"]
@@ -54,7 +54,7 @@ def evaluate(model: Any, s: System) -> dict[str, Any]:
 
 
 def compare_models(cpu: Any, cuda: Any, s: System, limit: float) -> list[dict[str, Any]]:
-    """Evaluate layer by layer, captured and replayed; all three are equal."""
+    """Evaluate layer by layer, captured and replayed; check that all three are equal."""
     want = evaluate(cpu, s)
     got = [evaluate(cuda, s) for _ in range(3)]
     for name, value in want.items():
@@ -81,7 +81,7 @@ SHORT_EDGES = (
 
 
 def check_short_edges(cpu: Any, cuda: Any, part: float, nodes: int = 6, edges: int = 40) -> None:
-    """The table has edges of all lengths: a step with a short one is a step like others."""
+    """Check that a short edge needs no other kind of step: tables contain all lengths."""
     s = system(nodes, edges, seed=5)
     first = evaluate(cuda, s)
     moved = System(s.positions, s.types, s.sender, s.receiver, s.shifts.copy())

@@ -1,6 +1,6 @@
-"""Backward passes on a CUDA device that take edges together with their reverses.
+"""Backward passes on a CUDA device that evaluate an edge together with its reverse.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POINTER, LONG, INT = ctypes.c_uint64, ctypes.c_longlong, ctypes.c_int
 
 
 class Listed:
-    """A model that makes the lists of a periodic cell itself, or is given one, as `where` says."""
+    """A model whose `where` gives it a list, or a periodic cell of which it makes a list."""
 
     def __init__(self, model: Any, **where: Any) -> None:
         self.model, self.where = model, where
@@ -42,7 +42,7 @@ class Listed:
 def compare(
     path: str, size: float, counts: tuple[int, int, int], rng: Any, limit: float = 0.0
 ) -> None:
-    """Compare atoms near the points of a grid, in a cell of this size in cutoffs."""
+    """Compare results for atoms near the points of a grid; `size` of the cell is in cutoffs."""
     cpu, cuda = open_both(path)
     cell = size * R_MAX * np.eye(3)
     cell[1, 0] = 0.1 * R_MAX
@@ -61,7 +61,7 @@ def compare(
 
 
 def layers(dtype: str = "float64", by_pair: bool = False, table: bool = True) -> Model:
-    """Scalars of two channels per lane and vectors that leave lanes without, in two layers."""
+    """Return two layers: scalars with two channels per lane, vectors that leave lanes idle."""
     model = Model(dtype=dtype, by_pair=by_pair, table=table)
     x = model.linear(model.conv(None, "4x0e", 2, "4x0e+4x1o+4x2e"), "70x0e+33x1o")
     x = model.linear(model.conv(x, "70x0e+33x1o", 2, "70x0e+33x0e+33x1o+70x1o+33x2e"), "8x0e+8x1o")
@@ -76,7 +76,7 @@ def layers(dtype: str = "float64", by_pair: bool = False, table: bool = True) ->
 def test_edges_with_reverses(
     tmp_path: Path, dtype: str, size: float, counts: Any, rng: Any
 ) -> None:
-    """In a small cell, several edges of a pair of nodes, and edges of a node with itself."""
+    """In small cells a pair of nodes has several edges, and a node has edges with itself."""
     path = layers(dtype).write(tmp_path)
     assert {"table_forward", "table_backward"} <= passes(path)
     compare(path, size, counts, rng)
@@ -84,13 +84,13 @@ def test_edges_with_reverses(
 
 @pytest.mark.parametrize("edges", [8, 150, 400])
 def test_ranges(tmp_path: Path, edges: int, rng: Any) -> None:
-    """Many that take turns, and one."""
+    """Several ranges, whose kernels alternate between two buffers, and one range."""
     with ranges_of(edges):
         compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
 
 
 def test_short_edges_in_ranges(tmp_path: Path) -> None:
-    """The tables have them, too."""
+    """The tables contain short edges."""
     (tmp_path / "exact").mkdir()
     exact = _core.Model(layers(table=False).write(tmp_path / "exact"), kernels="generic")
     with ranges_of(20):
@@ -99,7 +99,7 @@ def test_short_edges_in_ranges(tmp_path: Path) -> None:
 
 
 def test_weights_that_differ_by_direction(tmp_path: Path, rng: Any) -> None:
-    """Cutoffs of the types of receiver and sender."""
+    """Cutoffs depend on the types of receiver and sender."""
     compare(layers(by_pair=True).write(tmp_path), 1.7, (3, 2, 2), rng)
 
 
@@ -111,7 +111,7 @@ def test_more_channels_than_shared_memory_has_room_for(tmp_path: Path, rng: Any)
 
 
 def test_other_shifts_of_the_same_edges(tmp_path: Path, rng: Any) -> None:
-    """The edges of a list have reverses; given again with any shifts, they are taken one by one."""
+    """After other shifts for the edges of a list, edges are no longer paired with reverses."""
     cpu, cuda = open_both(layers().write(tmp_path))
     cell = 1.7 * R_MAX * np.eye(3)
     positions = rng.uniform(size=(8, 3)) @ cell
@@ -128,7 +128,7 @@ def test_other_shifts_of_the_same_edges(tmp_path: Path, rng: Any) -> None:
 
 
 def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, rng: Any) -> None:
-    """Within a skin, in steps that are captured: rows of dead pairs do not count."""
+    """Captured steps of a list with a skin ignore the rows of pairs beyond the cutoff."""
     path = layers().write(tmp_path)
     cell = 6 * R_MAX * np.eye(3)
     pairs = cell[0, 0] * np.stack(np.meshgrid([0.0, 0.5], [0.0, 0.5], [0.25], indexing="ij"), -1)
@@ -151,7 +151,7 @@ def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, rng: Any) -> 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("by_type", [False, True])
 def test_edges_in_order_of_length(by_type: bool, dtype: str, rng: Any) -> None:
-    """Of receivers with few edges, with as many as are sorted, and with more, which stay."""
+    """Edges of a receiver are sorted by length, unless there are more than 256."""
     device = Device()
     counts = np.array([0, 1, 3, 4, 5, 31, 32, 33, 253, 255, 256, 257, 300])
     row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -215,9 +215,10 @@ def test_edges_in_order_of_length(by_type: bool, dtype: str, rng: Any) -> None:
 def test_sums_by_sender_skip_dead_rows(
     dtype: str, parts: int, width: int, marked: bool, own_parts: int, add: int, rng: Any
 ) -> None:
-    """Rows of dead edges or pairs may hold anything; so may other edges than those of a range.
+    """Rows of edges or pairs beyond the cutoff, or outside of the range, may contain NaN.
 
-    Targets of nodes that have rows of their own are written, unless `add`; others are added to.
+    Nodes with `own` rows get their sum, which replaces the target unless `add`. The rows of others
+    are added to the target.
     """
     device = Device()
     edges, senders, nodes = 270, 6, 9
@@ -274,7 +275,7 @@ def test_sums_by_sender_skip_dead_rows(
 
 
 def test_one_block_for_each_group(tmp_path: Path, rng: Any) -> None:
-    """So many groups, at least four for each multiprocessor, that blocks do not share them."""
+    """With at least four groups per multiprocessor, every block has its own group."""
     model = Model(table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o"))
@@ -290,7 +291,7 @@ def test_flipped_vectors(tmp_path: Path, rng: Any) -> None:
 
 @pytest.mark.parametrize("molecules", [1, 64, 343])
 def test_groups_are_near_each_other(molecules: int, rng: Any) -> None:
-    """Nearly all groups are whole molecules of three atoms, in whatever order atoms are given."""
+    """Nearly all groups are whole molecules of three atoms, for any order of the atoms."""
     size = round(molecules ** (1 / 3))
     centers = np.stack(np.meshgrid(*[np.arange(size)] * 3), -1).reshape(-1, 3) + 0.5
     atoms = np.repeat(3.1 * centers, 3, axis=0)

@@ -1,4 +1,4 @@
-"""Precisions that are named when a package is opened; run as cuda_cases.py is."""
+"""Named precisions when a package is opened; run like cuda_cases.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_program import two_layers
 
 
 def test_precisions_of_packages(tmp_path: Path) -> None:
-    """Those that say nothing new change nothing."""
+    """Naming the package's own precision changes nothing."""
     for dtype, precision in (("float32", "fp32"), ("float64", "fp64")):
         path = saved(two_layers(dtype).package(**NAMES), tmp_path / "p.mdcg")
         positions, types = np.random.default_rng(0).uniform(0, 3, (5, 3)), np.arange(5) % 3

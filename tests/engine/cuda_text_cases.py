@@ -58,7 +58,7 @@ def padded(n: int, dtype: str) -> int:
 
 
 def images(b: Array) -> Array:
-    """Return what gemm_warpgroup.cuh reads of a matrix: slices, tiles, large and small parts."""
+    """Return a matrix in the format of gemm_warpgroup.cuh: slices, tiles, large and small parts."""
     bits = np.pad(b.astype(np.float32), ((0, -len(b) % 32), (0, -b.shape[1] % 64))).view(np.uint32)
     large = ((bits + 0xFFF + (bits >> 13 & 1)) & 0xFFFFE000).view(np.float32)
     both = np.stack([large, bits.view(np.float32) - large])
@@ -68,7 +68,7 @@ def images(b: Array) -> Array:
 
 
 class Case:
-    """c (+)= a @ b for some nodes, each with components, and what it should be."""
+    """A product c (+)= a @ b for some nodes with components, and its expected result."""
 
     def __init__(
         self, rng: np.random.Generator, dtype: str, nodes: int, batch: int,
@@ -166,7 +166,7 @@ def test_products(
 
 
 def products_of_warpgroups(device: Device, rng: np.random.Generator) -> None:
-    """Those of other tiles, bit by bit, wherever parts are whole slices."""
+    """Results equal those of other tiles bit by bit if parts are whole slices."""
     cases = [
         Case(rng, "float32", 41, 3, (32,), 5),
         Case(rng, "float32", 150, 1, (64, 32, 128), 140, add=True),

@@ -25,7 +25,7 @@ LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 @pytest.fixture(params=["long", "short"], autouse=True)
 def lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In long lists a warp takes a receiver; in short ones, the warps of a block share one."""
+    """In long lists a warp has a receiver; in short lists, the warps of a block share one."""
     if request.param == "long":
         monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
     with filling_from(0 if request.param == "long" else 1000):
@@ -79,7 +79,7 @@ def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, table: bool, dtyp
 
 @pytest.mark.parametrize("table", [False, True])
 def test_types_of_each_list(tmp_path: Path, table: bool) -> None:
-    """Some that are not there, then more than are summed, then one."""
+    """Some absent types, then more types than are summed, then one."""
     models = open_both(type_model(types=20, table=table, by_pair=True).write(tmp_path))
     s = system(40, 300, seed=2, n_types=20)
     assert len(np.unique(s.types[s.sender])) > 16
@@ -101,7 +101,7 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, table: bool) -> None:
 @pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize("hidden", [6, 70])
 def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -> None:
-    """More than are looked at in one go."""
+    """A receiver with more edges than one iteration reads."""
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 512
     models = open_both(type_model(hidden=hidden, table=table, dtype=dtype).write(tmp_path))
@@ -109,7 +109,7 @@ def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -
 
 
 def test_many_edges(tmp_path: Path) -> None:
-    """Lists that are divided."""
+    """Lists that are divided into ranges."""
     models = open_both(type_model(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
     with ranges_of(100):
         compare_models(*models, system(200, 850), LIMIT["float64"])

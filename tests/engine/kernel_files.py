@@ -1,4 +1,4 @@
-"""Files of compiled kernels, taken apart and put together again."""
+"""Reads files of compiled kernels, changes them, and writes them again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
 def cached(root: Path) -> Path:
-    """Return the one file of a cache."""
+    """Return the only file of a cache."""
     (found,) = (root / __version__).glob("*/*/package.mdcg-kernels")
     return found
 
@@ -36,7 +36,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 
 def altered(path: Path, change: Change) -> bytes:
-    """Return the contents after a change of manifest and tensors, with the digest that fits."""
+    """Return the contents after a change of manifest and tensors, with a new digest."""
     tensors = load(path.read_bytes())
     manifest = manifest_of(path)
     change(manifest, tensors)
@@ -44,7 +44,7 @@ def altered(path: Path, change: Change) -> bytes:
 
 
 def with_code(code: bytes) -> Change:
-    """Return a change that puts other code in the place of all tensors."""
+    """Return a change that replaces all tensors by other code."""
 
     def change(_: dict[str, Any], tensors: dict[str, Any]) -> None:
         for name in tensors:
@@ -54,7 +54,7 @@ def with_code(code: bytes) -> Change:
 
 
 def plant(source: Path, target: Path, mark: Path) -> None:
-    """Write a package of format 1 with code in every place that had some; it would write `mark`.
+    """Write a package of format 1 with code in all possible places, which would write `mark`.
 
     The layers name the kernels, and every digest fits. Beside the package lies a file of kernels
     with the same code.

@@ -1,4 +1,4 @@
-"""Convolutions of all paths that two rows and a result allow."""
+"""Convolution problems with all paths that the irreps allow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mdcg.problem import ConvProblem, Irreps
 
 
 def allowed(in1: str, in2: str, out: str) -> list[tuple[int, int, int]]:
-    """Return the blocks of the paths from in1 and in2 to blocks of out of as many channels."""
+    """Return the paths from blocks of in1 and in2 to blocks of out with as many channels."""
     one, two, three = (Irreps.parse(text) for text in (in1, in2, out))
     return [
         (i, j, k)

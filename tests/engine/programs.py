@@ -47,7 +47,7 @@ class Program(Builder):
         return Radial(R_MAX, basis, 5.0, layers)
 
     def features(self, channels: int = 7, l_max: int = 2, name: str = "source") -> Features:
-        """Return `channels` of every degree up to `l_max`, made by a convolution of types."""
+        """Return `channels` of every degree up to `l_max`, from a convolution of types."""
         sh = "+".join(f"1x{l}{'eo'[l % 2]}" for l in range(l_max + 1))
         out = "+".join(f"{channels}x{l}{'eo'[l % 2]}" for l in range(l_max + 1))
         paths = [(0, l, l, "uvu", True) for l in range(l_max + 1)]
@@ -56,7 +56,7 @@ class Program(Builder):
         return self.conv(x, problem, self.network(problem.weight_numel), name)
 
     def readout(self, x: Features, name: str = "readout") -> None:
-        """Add an energy that sees every block of x, scalars linearly and norms of the others."""
+        """Add an energy that reads all blocks of x: scalars linearly, others by their norms."""
         scalars = [i for i, block in enumerate(x.irreps) if block.ir.l == 0]
         assert scalars, "give the layer a block of scalars"
         weights = {(i, 0): self.random(x.irreps[i].mul, 1) for i in scalars if x.irreps[i].ir.p > 0}
@@ -120,7 +120,7 @@ def run(model: Any, g: dict[str, Array], **wanted: Any) -> dict[str, Any]:
 
 
 def open_model(package: Package, path: Path, **options: Any) -> Any:
-    """Open a package as it is saved; on CPUs with generic kernels, unless others are named."""
+    """Save and open a package; on CPUs with generic kernels, unless others are named."""
     package.save(path)
     if options.get("device", "cpu") == "cpu":
         options.setdefault("kernels", "generic")
@@ -130,7 +130,7 @@ def open_model(package: Package, path: Path, **options: Any) -> Any:
 def evaluate_both(
     package: Package, positions: Any, types: Any, sender: Any, receiver: Any, shifts: Any
 ) -> Any:
-    """Return what the reference makes of a package; the engine must give the same."""
+    """Return the reference's results for a package."""
     want = evaluate(package, positions, types, sender, receiver, shifts)
     with TemporaryDirectory() as folder:
         model = open_model(package, Path(folder) / "p.mdcg")

@@ -1,4 +1,4 @@
-"""Programs drawn by hypothesis: layers of every kind, put together as the format allows."""
+"""Programs drawn by hypothesis: layers of every kind, in any order that the format allows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mdcg.problem import ConvProblem, Irreps
 from ..core.contraction_helpers import random_contraction
 from .programs import R_MAX, Program
 
-# Irreps of values, by a letter; densities R may be negative, D are not.
+# Irreps of values, by a letter. R and D are densities; R may be negative.
 SHAPES = {"S": "3x0e", "V": "3x0e+3x1o", "R": "1x0e", "D": "1x0e"}
-# Kinds of layers, each with the letters of what it reads and of what it writes.
+# Kinds of layers, each with the letters of the values that it reads and writes.
 KINDS: dict[str, tuple[str, str]] = {
     **{f"types_{a}": ("", a) for a in "SV"},
     **{f"edge_sum_{a}": ("", a) for a in "SD"},
@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, str]] = {
     **{f"energy_{a}": (a, "") for a in SHAPES},
     "pair_energy": ("", ""),
 }
-# What can read a value: layers on nodes, and the operands of convolutions.
+# Readers of a value: layers on nodes, and the operands of convolutions.
 READERS = ("linear", "gate", "scale", "sum", "normalize", "product", "contraction", "energy")
 READERS += ("conv x", "conv sender", "conv receiver")
 CHOICES = [*KINDS, *[kind for kind in KINDS if kind.startswith("conv")] * 4]
@@ -54,7 +54,7 @@ def templates() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
 
     p.edge_sum(radial(3, "weights"), "none", "edge_sum_S")
     p.edge_sum(radial(1), "tanh_square", "edge_sum_D")
-    for a, b in ("SS", "SV", "VS", "VV", "SR"):  # matrices of types where irreps stay
+    for a, b in ("SS", "SV", "VS", "VV", "SR"):  # matrices depend on types if irreps do not change
         shape = (*((2,) if a == b else ()), 3, irreps[b][0].mul)
         weights = {(i, i): p.random(*shape) / 2.0 for i in range(2 if a + b == "VV" else 1)}
         bias = {0: p.random(shape[-1])} if a != b else {}
@@ -90,7 +90,7 @@ def templates() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
 
 
 def operands(layer: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what reads, and the value that is read, of all operands of a layer."""
+    """Return (reader, value) for each operand of a layer."""
     kind, radial = layer["type"], layer.get("radial", {})
     if kind == "exchange":
         return []
@@ -103,7 +103,7 @@ def operands(layer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 class Drawn:
-    """A program in the making; `draw` is that of a composite strategy."""
+    """A program that is being drawn; `draw` comes from a composite strategy."""
 
     def __init__(self, draw: Any) -> None:
         self.draw = draw
@@ -117,7 +117,7 @@ class Drawn:
         return bool(self.draw(st.booleans()))
 
     def value(self, shape: str) -> str:
-        """Return a value of a shape, one that is exchanged more often than others."""
+        """Draw a value of a shape, preferably one that is exchanged."""
         found = [name for name, own in self.shapes.items() if own == shape]
         found += 3 * [name for name in found if name in self.exchanged]
         if found:
@@ -126,7 +126,7 @@ class Drawn:
         return self.add(first[shape])
 
     def sent(self, name: str) -> str:
-        """Return a value, to be read at senders, after its exchange where it needs one."""
+        """Draw a value to be read at senders; exchange it first if it needs that."""
         if name in self.exchanged | self.found_for_ghosts:
             return name
         if name not in self.moving and self.flip():
@@ -178,7 +178,7 @@ class Drawn:
         return self.put(kind, radial, x_table=f"types_{reads}.table")
 
     def finish(self) -> Package:
-        """Return the package: what no layer reads is an energy or a descriptor."""
+        """Return the package. Values that no layer reads become energies or descriptors."""
         p = Program(2)
         if not self.exchanged:
             self.put("conv_SS", x=self.sent(self.add("edge_sum_S")))
@@ -198,7 +198,7 @@ class Drawn:
 
 @st.composite
 def packages(draw: Any) -> Package:
-    """Draw a program of some ten layers that exchanges one value or more."""
+    """Draw a program of about ten layers that exchanges at least one value."""
     drawn = Drawn(draw)
     for kind in draw(st.lists(st.sampled_from(CHOICES), min_size=2, max_size=8)):
         drawn.add(kind)
@@ -206,7 +206,7 @@ def packages(draw: Any) -> Package:
 
 
 def readers(package: Package) -> dict[str, list[str]]:
-    """Return what reads each value that is exchanged."""
+    """Return the readers of each value that is exchanged."""
     exchanged = [layer["x"] for layer in package.layers if layer["type"] == "exchange"]
     read = [pair for layer in package.layers for pair in operands(layer)]
     return {name: [kind for kind, other in read if other == name] for name in exchanged}

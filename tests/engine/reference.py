@@ -1,6 +1,6 @@
-"""Evaluate packages with plain torch in float64: the oracle of converters and of the engine.
+"""Evaluates packages with plain torch in float64: the reference for converters and the engine.
 
-Every layer is a few lines of einsum that say what it means; forces come from autograd.
+Every layer is a few lines of torch that follow its definition; forces come from autograd.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ACTIVATIONS = {
 class Result:
     """Energy of each node, and derivatives of their sum.
 
-    Virial: minus the derivative with respect to a symmetric strain; stress = -virial / volume.
+    The virial is minus the derivative with respect to a symmetric strain; stress is
+    -virial / volume.
     """
 
     energies: Tensor
@@ -108,7 +109,7 @@ def evaluate(
     forces = zero if pos.grad is None else -pos.grad
     gradient = torch.zeros_like(vec) if vec.grad is None else vec.grad
     virial = -torch.einsum("ea,eb->ab", vec.detach(), gradient)
-    # 3j symbols rounded to float32 break invariance a little; a strain is symmetric
+    # symmetric like a strain, because 3j symbols rounded to float32 break invariance slightly
     virial = 0.5 * (virial + virial.T)
     flat = {
         name: torch.cat([block.detach().transpose(1, 2).flatten(1) for block in blocks], dim=1)
@@ -132,7 +133,7 @@ class _Run:
         )
 
     def per_node(self, name: str) -> Tensor:
-        """Return a tensor by type, or of one row for all, as one row for each node."""
+        """Return a row for each node from a tensor with a row for each type, or one row for all."""
         table = self.tensor(name)
         return (
             table[self.edges.types]
@@ -226,7 +227,7 @@ class _Run:
     # ---- layers on edges ----
 
     def weights(self, radial: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return outputs of a radial network, and what they are still to be multiplied by."""
+        """Return outputs of a radial network, and the factors that multiply them."""
         e = self.edges
         r = e.length[:, None]
         r_max = radial["r_max"]
@@ -255,7 +256,7 @@ class _Run:
                 x = torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias, norm["epsilon"])
             if "activation" in layer:
                 x = layer.get("factor", 1.0) * ACTIVATIONS[layer["activation"]](x)
-        within = (r < r_max).to(r)  # where a network with biases is not zero by itself
+        within = (r < r_max).to(r)  # beyond r_max a network with biases is not zero
         return x, cutoff * within if radial["cutoff_on"] == "weights" else within
 
     def transformed(self, of: dict[str, Any] | None, r: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Calls of the C interface in any order, each against a model that has done nothing before."""
+"""Random sequences of calls of the C interface, each call compared with a fresh model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WANT = ("energy", "energies", "forces", "virial")
 
 
 def lists() -> list[dict[str, Any]]:
-    """Return lists of equally many edges: of one structure in two orders, and of another one."""
+    """Return lists with as many edges: two orders of one structure, and another structure."""
     first = graph(NODES, box=4.0)
     order = np.random.default_rng(1).permutation(NODES)
     permuted = {**first, "sender": order[first["sender"]].astype(np.int32)}
@@ -43,7 +43,7 @@ calls = st.one_of(
 
 
 def call(rank: Rank, numbers: list[ListNumbers], what: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what a call gives; `numbers` are what a host keeps beside each of its lists."""
+    """Return the results of a call; `numbers` identify the list, as a host stores them."""
     name, *given = what
     if name == "prepare":
         rank.check(rank.lib.mdcg_prepare(rank.model))

@@ -1,4 +1,4 @@
-"""An atom crosses a cutoff in steps of 1e-4 Å: forces are C1 functions, and slopes of the energy.
+"""Moves an atom across a cutoff: forces must be smooth, and the gradient of the energy.
 
 The envelopes end as (r_max - r)^3: second differences of forces stay below h² max|F"| also where
 the cutoff is crossed. A jump would stand in them as it is: they are 1e-8 eV/Å. Tables end with the
@@ -47,7 +47,7 @@ def crossing(model: Any, cutoff: float, others: int, types: tuple[int, int], see
 
 
 def largest_jump(values: Array, rounding: float) -> float:
-    """Return the largest second difference over what other places allow, and rounding does."""
+    """Return the ratio of the largest second difference to the limit from other places."""
     second = np.abs(np.diff(values, n=2, axis=0)).reshape(len(values) - 2, -1).max(axis=1)
     middle = slice(HALF - 4, HALF + 3)
     elsewhere = np.delete(second, np.arange(len(second))[middle]).max()
@@ -63,7 +63,7 @@ def check_smooth(
     table: bool = False,
     seed: int = 0,
 ) -> None:
-    """Compare what happens at the cutoff with what happens beside it."""
+    """Compare second differences at the cutoff with those beside it."""
     energies, forces, slope = crossing(model, cutoff, others, types, seed)
     relative = ROUNDING[model.dtype]
     size = np.abs(forces).max()

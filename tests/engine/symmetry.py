@@ -1,4 +1,4 @@
-"""Whole models in boxes that are turned, moved, renumbered, and described by other cells."""
+"""Checks that models are invariant to rotations, translations, permutations and other cells."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Box:
 
 
 def close(got: dict[str, Any], want: dict[str, Any], tolerance: float, what: str) -> None:
-    """Compare energies of atoms, forces and virial, relative to the largest of each."""
+    """Compare energies of atoms, forces and virial, relative to the largest value of each."""
     for name in ("energies", "forces", "virial"):
         scale = np.abs(want[name]).max()
         error = np.abs(got[name] - want[name]).max() / scale
@@ -79,7 +79,7 @@ def close(got: dict[str, Any], want: dict[str, Any], tolerance: float, what: str
 
 
 def check_symmetries(model: Any, rng: np.random.Generator, box: Box | None = None) -> None:
-    """Compare a structure with what it becomes by everything that must not matter."""
+    """Compare a structure with equivalent ones."""
     box = box or Box(model, rng)
     tolerance = TOLERANCE[model.dtype]
     want = box.evaluate(model)

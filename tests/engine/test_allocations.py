@@ -1,4 +1,4 @@
-"""After a few first steps nothing is allocated: malloc and mmap are counted in a C program."""
+"""After the first steps nothing is allocated: a C program counts malloc and mmap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches on the processor: through Python and through the C interface."""
+"""Batches on the CPU, through Python and through the C interface."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_system_is_as_if_alone(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_threads_share_groups(tmp_path: Path, dtype: str) -> None:
-    """Small groups are taken in turns, large ones shared; numbers of threads change nothing."""
+    """A thread has small groups, all threads share large ones; results are always the same."""
     two_layers(dtype).package().save(tmp_path / "p.mdcg")
     at, kinds = 18 * np.random.default_rng(0).random((600, 3)), np.ones(600, np.int32)
     many = Place(at, kinds, 18 * np.eye(3), np.ones(3, bool))

@@ -1,4 +1,4 @@
-"""Files that are small and ask for much memory, which is refused before it is taken."""
+"""Small files that would need much memory are refused before it is allocated."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def all_paths(l_max: int, repeat: int = 1, more: int = 0) -> Model:
 
 
 def test_kernels_that_would_occupy_a_compiler(tmp_path: Path, capsys: Any) -> None:
-    """Ten minutes and 6 GB for a file of 54 kB, before generated text had a budget."""
+    """Without a budget for generated text, a file of 54 kB took ten minutes and 6 GB."""
     path = all_paths(9).write(tmp_path)
     assert Path(path).stat().st_size < 80_000
     start = time.monotonic()
@@ -185,7 +185,7 @@ def test_models_stay_far_below(path: Path) -> None:
 
 
 def test_tables_of_many_pairs_of_types(tmp_path: Path) -> None:
-    """Their number grows with the types that a system has, and so does their memory."""
+    """The number of tables, and their memory, grows with the types of a system."""
     p = tables(4096)
     names = [f"t{number}" for number in range(40)]
     p.manifest["type_names"] = names

@@ -1,4 +1,4 @@
-"""The C interface from C, and that importing and opening need no torch."""
+"""The C interface, called from C; importing and opening need no torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compile_c(source: Path, target: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("kernels", [False, True], ids=["generic", "generated"])
 def test_c_interface(tmp_path: Path, dtype: str, kernels: bool) -> None:
-    """Arguments and their sentences, ghosts against a periodic cell, threads, empty ranks."""
+    """Arguments and error messages, ghosts against a periodic cell, threads, empty ranks."""
     two_layers(dtype).package().save(tmp_path / "p.mdcg")
     compile_c(Path(__file__).parent / "c_api.c", tmp_path / "c_api")
     done = subprocess.run(
@@ -70,7 +70,7 @@ def dynamics(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_example(dynamics: Path, tmp_path: Path) -> None:
-    """Its own list, used again for some steps, gives what mdcg's gives, and energy is conserved."""
+    """A host's own list, reused for some steps, gives mdcg's results and conserves energy."""
     command = [dynamics, WATER / "water.mdcg", WATER / "water192.xyz", "100", tmp_path / "last.xyz"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     closing = re.search(r"within (\S+) meV/atom, (\d+) lists in 100 steps", done.stdout)
@@ -108,7 +108,7 @@ def test_example_refuses(
 
 
 def test_a_package_whose_file_is_replaced(tmp_path: Path) -> None:
-    """A second model of a package is made from what the first has read."""
+    """A second model is made from the package that the first has read."""
     path = str(tmp_path / "p.mdcg")
     two_layers("float64").package().save(path)
     atoms, none = np.arange(4), np.zeros(0, int)
@@ -172,7 +172,7 @@ def test_library_exports_the_interface_alone() -> None:
 
 
 def test_module_refuses_the_library_of_another_version(tmp_path: Path) -> None:
-    """Neither finds its C++ in the other's: a sentence of the loader, not a crash."""
+    """Library and module of different versions give an error of the loader, not a crash."""
     copy = tmp_path / "mdcg"
     shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
     library = copy / "libmdcg.so"

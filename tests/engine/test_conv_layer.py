@@ -30,7 +30,7 @@ DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE))
 
 @dataclass
 class System:
-    """A graph; `shifts` make it asymmetric where they are drawn at random."""
+    """A graph; random `shifts` make it asymmetric."""
 
     positions: Array
     types: NDArray[np.int32]
@@ -212,7 +212,7 @@ def many_blocks(**options: Any) -> Model:
 def type_model(
     in1: str = "5x0e", lmax: int = 2, out: str = "5x0e+5x1o+5x2e", hidden: int = 6, **options: Any
 ) -> Model:
-    """Return a model of one convolution of types; another one lets energies see all of it."""
+    """Return a model of one convolution of types, whose output another convolution reads."""
     change = {"cutoff_on": "weights"} if options.pop("bias", False) else {}
     model = Model(**options)
     first = model.conv(None, in1, lmax, out, hidden=hidden, **change)
@@ -266,7 +266,7 @@ def test_degrees(lmax: int, dtype: str, tmp_path: Path) -> None:
 
 @DTYPES
 def test_few_senders(dtype: str, tmp_path: Path) -> None:
-    """Scalars take a product for each group of edges of one sender, up to the end of a block."""
+    """Scalars use a product for each group of edges of one sender, within a block."""
     path = two_layers(dtype=dtype).write(tmp_path)
     for edges, senders in ((96, 1), (95, 2), (300, 1), (300, 3), (80, 9)):
         s = system(11, edges, seed=edges + senders)
@@ -285,7 +285,7 @@ def test_few_senders(dtype: str, tmp_path: Path) -> None:
 def test_radial_networks(
     kind: str, table: bool, activation: str, dtype: str, flip: bool, tmp_path: Path, rng: Any
 ) -> None:
-    """Of all kinds, in densities, and in convolutions as they are or as tables."""
+    """Radial functions of all kinds, in densities, and in convolutions exactly or as tables."""
     model = Model(dtype=dtype, flip=flip, types=3)
     p = model.package
     radial = radial_network(kind, p, rng)
@@ -381,7 +381,7 @@ def test_pair_repulsion_beyond_the_cutoff_of_the_package(tmp_path: Path) -> None
 @pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-10), ("float32", 5e-6)])
 @pytest.mark.parametrize("by_pair", [False, True])
 def test_tables(by_pair: bool, dtype: str, limit: float, tmp_path: Path) -> None:
-    """They agree with the networks, and differ from them: so they are used."""
+    """Tables agree with the networks but not exactly, which shows that they are used."""
     s = system(30, 600)
     want, found = (
         _core.Model(
@@ -393,7 +393,7 @@ def test_tables(by_pair: bool, dtype: str, limit: float, tmp_path: Path) -> None
 
 
 def test_fields_of_older_tables_are_not_read(tmp_path: Path) -> None:
-    """Packages that state numbers of intervals still open, with the same results."""
+    """Packages that state a number of intervals can be opened and give the same results."""
     s = system(20, 200)
     found = []
     for field in ({}, {"knots": 16, "error": 0.1}):
@@ -442,7 +442,7 @@ def test_finite_differences(table: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", [1 / 20, 1 / 50, 1 / 70])  # of the cutoff
 def test_short_edges(part: float, tmp_path: Path) -> None:
-    """The table begins at a 64th of the cutoff; below, the exact network runs."""
+    """The table begins at 1/64 of the cutoff; shorter edges use the exact network."""
     s = system(6, 40, seed=5)
     s.shifts[7] = part * R_MAX * np.sqrt(1 / 3) * np.array([1.0, 1.0, -1.0]) - (
         s.positions[s.receiver[7]] - s.positions[s.sender[7]]

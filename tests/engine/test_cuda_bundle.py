@@ -27,7 +27,7 @@ def test_emulated() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", ["80", "86", "100", "120"])
 def test_emulated_on_other_devices(capability: str) -> None:
-    """With the shared memory that they have; 8.6 runs what was made for 8.0."""
+    """Devices differ in shared memory; 8.6 runs kernels that were made for 8.0."""
     only = ("-k", "no_compiler and float32 and plain")
     run_cases_emulated(CASES, options=only, EMULATED_CUDA_CAPABILITY=capability)
 
@@ -50,7 +50,7 @@ def test_on_a_device() -> None:
 def test_packages_are_compiled_for_all_devices(
     name: str, targets: list[str], tmp_path: Path
 ) -> None:
-    """On a machine that has none of them; the texts are the engine's and those of Python."""
+    """The machine needs no such device. The texts come from the engine and from Python."""
     file = tmp_path / "k.mdcg-kernels"
     file.write_bytes(compile_kernels(DATA / f"{name}.mdcg", targets))
     manifest, tensors = manifest_of(file), load(file.read_bytes())

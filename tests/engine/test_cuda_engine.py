@@ -23,7 +23,7 @@ def said(code: str, **changes: str) -> list[str]:
 
 
 def test_out_of_memory(tmp_path: Path) -> None:
-    """One sentence, and the next system that fits is evaluated."""
+    """The error is one sentence, and the next system that fits is evaluated."""
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import numpy as np
@@ -50,7 +50,7 @@ for _ in range(2):
 
 @at_once_and_late
 def test_lost_device(tmp_path: Path, late: str) -> None:
-    """One sentence; what does not use that device goes on."""
+    """The error is one sentence; models on other devices continue."""
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
 import os, numpy as np

@@ -1,4 +1,4 @@
-"""What a driver refuses or lacks: one sentence each, and the next step works."""
+"""Refusals and missing functions of a driver: one sentence each, and the next step works."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_kernels_that_would_occupy_a_compiler(tmp_path: Path) -> None:
 
 
 def test_no_page_locked_memory(package: Path) -> None:
-    """It is not the device's that is short; and a system that fits is evaluated."""
+    """Pinned memory of the host runs out; then a system that fits is evaluated."""
     code = f"""
 model = _core.Model({str(package)!r}, device="cuda")
 def step(nodes):
@@ -76,7 +76,7 @@ print(step(8) != 0)
 
 
 def test_page_locked_memory_for_nothing_more(package: Path) -> None:
-    """Room for later lists is left out where there is none."""
+    """If memory is short, no room is reserved for later lists."""
     code = f"""
 def step(model, nodes):
     at = 1.3 * np.arange(3 * nodes).reshape(-1, 3)
@@ -168,7 +168,7 @@ def missing(function: str, version: str) -> str:
 def test_a_driver_that_is_too_old(
     package: Path, tmp_path: Path, function: str, version: str
 ) -> None:
-    """Also where that is seen late: by the first step that is captured."""
+    """Some missing functions are noticed only by the first captured step."""
     code = f"""
 where = np.random.default_rng(0).uniform(0, 3, (5, 3))
 def run():
@@ -203,7 +203,7 @@ print(lib.mdcg_find_device(b"cuda", device), lib.mdcg_last_error().decode())
 
 
 def test_a_driver_older_than_nvrtc(package: Path, tmp_path: Path) -> None:
-    """Both versions are named; nothing is compiled a second time for it."""
+    """The error names both versions; nothing is compiled again."""
     code = f"""
 model = _core.Model({str(package)!r}, device="cuda")
 for _ in range(2):
@@ -231,7 +231,7 @@ print(_core.Model({str(package)!r}, kernels="generic").evaluate(np.zeros((1, 3))
 
 
 def test_too_many_blocks() -> None:
-    """A number that 32 bits would have cut to one."""
+    """A number that would become 1 in 32 bits."""
     code = """
 from mdcg.runtime.nvrtc import compile_cuda
 cubin, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', "sm_90")

@@ -1,4 +1,4 @@
-"""Packages that were damaged, altered or made up: both readers refuse them in one sentence."""
+"""Damaged, altered or invented packages: both readers refuse them with one sentence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def joined(header: dict[str, Any], tensors: bytes) -> bytes:
 
 
 def refused(path: Path, message: str = ".") -> None:
-    """See that both readers refuse a file with one sentence."""
+    """Check that both readers refuse a file with one sentence."""
     for reader in (
         lambda: _core.Model(str(path), kernels="generic"),
         lambda: Package.open(path),
@@ -53,7 +53,7 @@ def refused(path: Path, message: str = ".") -> None:
 
 
 def isolated(code: str, *arguments: object) -> str:
-    """Run code in a process of its own, which may crash, with 6 GB; return what it prints."""
+    """Run code, which may crash, in a subprocess with 6 GB; return its output."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))\n"
     command = [sys.executable, "-W", "ignore", "-c", limit + code, *map(str, arguments)]
     done = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
@@ -177,7 +177,7 @@ def test_limits(tmp_path: Path, change: Callable[[dict[str, Any]], Any], message
 
 
 def test_paths_beyond_the_radial_network(tmp_path: Path) -> None:
-    """Columns overflowed 32 bits, and a file of 1 MB asked for 6 GB."""
+    """Numbers of columns must not overflow; a file of 1 MB asked for 6 GB."""
     p = SmallPackage(["H"], 3.0)
     channels = 65536
     p.value("x", f"{channels}x0e")
@@ -211,7 +211,7 @@ def test_paths_beyond_the_radial_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["header", "shape", "manifest", "r_max", "paths", "problem"])
 def test_nesting(tmp_path: Path, place: str) -> None:
-    """Printing what was nested 200,000 times used up the stack."""
+    """Printing 200,000 nested arrays must not exhaust the stack."""
     header, tensors = split(MACE.read_bytes())
     manifest = json.loads(header["__metadata__"]["mdcg"])
     conv = next(layer for layer in manifest["layers"] if layer["type"] == "conv")
@@ -384,7 +384,7 @@ assert 0 < evaluated <= opened < count / 2
 
 @pytest.mark.parametrize("name", ["mace", "nequip", "program", "rows"])
 def test_mutated_packages(tmp_path: Path, name: str) -> None:
-    """No crash, no endless loop and no memory without bounds, whatever stands in the header."""
+    """No header causes a crash, an endless loop or unbounded memory."""
     source = tmp_path / "source.mdcg"
     if name in ("mace", "nequip"):
         source = DATA / f"{name}_water_float32.mdcg"
@@ -418,7 +418,7 @@ assert peak < 500_000
 
 
 def test_files_that_only_claim_to_be_large(tmp_path: Path) -> None:
-    """They were read whole before their first bytes were looked at."""
+    """They are refused by their first bytes, before the whole file is read."""
     data = MACE.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     metadata = json.loads(data[8:start])["__metadata__"]
@@ -466,7 +466,7 @@ def test_other_kinds_of_files_are_named(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_package(tmp_path: Path) -> None:
-    """Opening one waited for its other end."""
+    """Opening a pipe must not wait for a writer."""
     path = tmp_path / "pipe.mdcg"
     os.mkfifo(path)
     code = (

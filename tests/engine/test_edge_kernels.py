@@ -1,4 +1,4 @@
-"""Kernels of edges on CPUs, of every instruction set, against e3nn and scipy."""
+"""Kernels of edges on CPUs, for every instruction set, against e3nn and scipy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_bad_arguments(l_max: int, normalization: str, message: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("double", [True, False])
 def test_splines(level: str, double: bool) -> None:
-    """Sums of B-splines, those of one degree less, and zeros for edges that have no place."""
+    """Sums of B-splines and their derivatives, and zeros for edges outside of the table."""
     rng = np.random.default_rng(1)
     place, by_length = rng.uniform(size=48), rng.normal(size=48)
     place[:2] = 0.0, 1.0

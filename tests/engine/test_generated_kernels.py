@@ -32,7 +32,7 @@ PROBLEM = build("5x0e", "1x0e+1x1o", "5x0e+5x1o")
 
 
 def wide(**options: Any) -> Model:
-    """Return a model with channels enough for four panels at a time in either precision."""
+    """Return a model with enough channels for chunks of four panels in either precision."""
     model = Model(**options)
     x = model.linear(model.conv(None, "8x0e", 1, "8x0e+8x1o"), "64x0e+64x1o")
     model.energy(model.conv(x, "64x0e+64x1o", 2, "64x0e+64x0e"))

@@ -1,4 +1,4 @@
-"""Ghosts: parts of a system in two threads give what the whole system gives in one."""
+"""Ghosts: parts of a system in several threads give the results of the whole system."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POOL = ThreadPoolExecutor(3)
 
 
 def parts(g: dict[str, Any], *cuts: float) -> list[tuple[Any, Any]]:
-    """Return local nodes and ghosts of ranks, in orders of their own; cuts are shares of nodes."""
+    """Return shuffled local nodes and ghosts of each rank; cuts are shares of the nodes."""
     rng = np.random.default_rng(9)
     nodes = rng.permutation(len(g["positions"]))
     out = []
@@ -38,7 +38,7 @@ def parts(g: dict[str, Any], *cuts: float) -> list[tuple[Any, Any]]:
 def evaluate_together(
     ranks: list[Rank], g: dict[str, Any], exchange: Exchange, sent: Any = (None,) * 3, **more: Any
 ) -> dict[str, Any]:
-    """Evaluate every rank in a thread of its own; return sums over them, in the order of `g`."""
+    """Evaluate each rank in its own thread; return sums over ranks, in the order of `g`."""
 
     def evaluate(rank: Rank, sent: Any) -> Any:
         try:
@@ -94,7 +94,7 @@ PROGRAMS = 1000
 
 
 def test_random_programs(tmp_path: Path) -> None:
-    """Energies, forces and virials of 2 and of 3 ranks are those of one."""
+    """Energies, forces and virials of 2 and of 3 ranks equal those of one rank."""
     path = tmp_path / "p.mdcg"
     graphs = [graph(22, types=2, box=4.6, seed=seed) for seed in range(4)]
     choices = st.tuples(st.integers(0, 3), st.sampled_from(CUTS[:3]), st.sampled_from(CUTS[3:]))

@@ -26,10 +26,10 @@ from .capi import Rank
 
 DATA = Path(__file__).parents[2] / "examples" / "data"
 PACKAGE, WATER = DATA / "water.mdcg", DATA / "water192.xyz"
-# One, and what a busy machine adds; uninterrupted, each of the works takes longer.
+# An interrupt should take one second; busy machines take longer. Each job takes longer than this.
 SECONDS = 10.0
 
-# Prints what interrupted the work and when, then the results of the same calculator.
+# Prints the interrupting exception and its time, then results of the same calculator.
 CALCULATOR = """
 import hashlib, json, signal, sys, time
 from ase.calculators.calculator import CalculationFailed
@@ -65,7 +65,7 @@ calculator.reset()
 forces, energy = calculator.get_forces(atoms), calculator.get_potential_energy(atoms)
 print(json.dumps([hashlib.sha256(forces.tobytes()).hexdigest(), energy, str(calculator.report())]))
 """
-# The same of a patched layer, whose kernels Python compiles.
+# The same for a patched layer, whose kernels Python compiles.
 LAYER = """
 import hashlib, json, sys, time
 import torch
@@ -85,7 +85,7 @@ found = conv(problem, *operands, graph.sender, graph.receiver).numpy()
 digest = hashlib.sha256(found.tobytes()).hexdigest()
 print(json.dumps([digest, 0.0, f"{statistics().loaded} loaded"]))
 """
-# The same of kernels of devices.
+# The same for kernels of devices.
 NVRTC = """
 import json, time
 from mdcg.runtime.cuda_build import load_cuda_kernels
@@ -102,7 +102,7 @@ print(json.dumps([str(load_cuda_kernels(texts, "sm_90")), 0.0, "machine code"]))
 
 
 class HangingCompiler:
-    """A compiler that hangs as long as a file is there, with a child, and ignores signals."""
+    """A compiler that hangs with a child process while a file exists, and ignores signals."""
 
     def __init__(self, folder: Path) -> None:
         self.hangs, self.notes, self.path = folder / "hangs", folder / "notes", folder / "compiler"
@@ -114,14 +114,14 @@ class HangingCompiler:
         self.path.chmod(0o755)
 
     def wait(self) -> None:
-        """Return when it has been started."""
+        """Wait until it has been started."""
         end = time.monotonic() + 60
         while not self.notes.exists() or not self.notes.read_text().endswith("\n"):
             assert time.monotonic() < end, "no compiler was started"
             time.sleep(0.02)
 
     def living(self) -> list[int]:
-        """Return the processes of all its runs, their children among them, that have not ended."""
+        """Return the processes of all its runs, with children, that have not ended."""
         mark, found = f"MDCG_CXX={self.path}".encode(), []
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -134,7 +134,7 @@ class HangingCompiler:
         return found
 
     def check_ended(self, cache: Path) -> None:
-        """Check that no process lives and no file of one is left; busy machines take a while."""
+        """Check that no process and no temporary file is left; busy machines need some time."""
         end = time.monotonic() + 5
         while self.living() or list(cache.glob("*/tmp/*")):
             assert time.monotonic() < end
@@ -156,7 +156,7 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 
 
 class Child:
-    """A process in a session of its own, which says when it begins."""
+    """A process in a new session, which prints when it begins."""
 
     def __init__(self, code: str, *arguments: object, **variables: str) -> None:
         self.process = subprocess.Popen(
@@ -189,7 +189,7 @@ class Child:
         assert seconds < SECONDS, f"interrupted after {seconds:.1f} s"
 
     def results(self) -> list[Any]:
-        """Return what it finds afterwards."""
+        """Return its results after the interrupt."""
         stdout, _ = self.process.communicate("\n", timeout=120)
         assert self.process.returncode == 0
         found: list[Any] = json.loads(stdout)
@@ -209,7 +209,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def without_one(full: Path, cache: Path, target: str) -> Path:
-    """Return a copy of a cache that misses one kernel, and what is put together of it."""
+    """Return a copy of a cache without one kernel and the files that are made from it."""
     shutil.copytree(full, cache)
     kernels = [path.parent for path in (cache / __version__).glob(f"{target}*/*/kernel.so")]
     for folder in (min(kernels), *(cache / __version__).glob("*/*/package.mdcg-kernels")):
@@ -305,7 +305,7 @@ def test_hosts_in_c() -> None:
 
 
 def test_signals_of_python_do_not_end_a_call_in_c() -> None:
-    """The call comes to its end, and Python's handler runs after it."""
+    """The call finishes, and then Python's handler runs."""
     atoms = read(WATER).repeat((3, 2, 2))
     edges = _core.NeighborList(6.0, 0.0)
     edges.update(atoms.positions, None, (False,) * 3)
@@ -331,7 +331,7 @@ def test_signals_of_python_do_not_end_a_call_in_c() -> None:
 
 
 def build(text: str) -> tuple[str, str]:
-    """Compile as the kernels of packages are, several at once; return one and the error."""
+    """Compile several kernels at once, like for packages; return one and the error."""
     try:
         return str(build_host_kernels([text, text + "//"], target="generic", flags=())), ""
     except KernelCompileError as error:
@@ -339,7 +339,7 @@ def build(text: str) -> tuple[str, str]:
 
 
 def load(text: str) -> tuple[str, str]:
-    """Compile as patched layers do."""
+    """Compile a kernel like for patched layers."""
     try:
         return str(load_host_kernel(text, target="generic", flags=())), ""
     except KernelCompileError as error:
@@ -394,7 +394,7 @@ int nvrtcGetCUBIN(void*, char* code) { std::memcpy(code, "code", 4); return 0; }
 
 
 def test_compilation_for_devices(tmp_path: Path) -> None:
-    """NVRTC cannot be ended: its present programs are finished in the background and kept."""
+    """NVRTC cannot be interrupted: it finishes in the background, and programs are kept."""
     source, library = tmp_path / "nvrtc.cpp", tmp_path / "libnvrtc.so"
     source.write_text(SLOW_NVRTC)
     subprocess.run(["c++", "-shared", "-fPIC", "-o", library, source], check=True)

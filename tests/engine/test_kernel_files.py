@@ -1,4 +1,4 @@
-"""Where the kernels of a package come from: a named file, the cache, Python, or generic ones."""
+"""Sources of a package's kernels: a named file, the cache, Python, or generic kernels."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_generic_where_none_can_be_made(
 def test_the_child_reads_the_package_that_was_opened(
     package: Path, empty: Path, tmp_path: Path
 ) -> None:
-    """And not what has its name since."""
+    """The child reads the file that was opened, even if it was deleted or overwritten since."""
     want, _ = evaluate(package, "generic")
     model = _core.Model(str(package), kernels="generated")
     package.unlink()
@@ -221,7 +221,7 @@ def test_the_child_reads_the_package_that_was_opened(
 def test_the_child_runs_nothing_of_the_present_folder(
     package: Path, empty: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As strangers may have put it beside a package."""
+    """Strangers may have put Python files into the folder of a package."""
     mark = tmp_path / "mark"
     (tmp_path / "folder" / "mdcg").mkdir(parents=True)
     for name in ("json", "numpy", "mdcg/__init__", "mdcg/__main__", "sitecustomize"):
@@ -233,7 +233,7 @@ def test_the_child_runs_nothing_of_the_present_folder(
 
 @pytest.mark.parametrize("closed", ["<&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(own_copy: Path, package: Path, tmp_path: Path, closed: str) -> None:
-    """Files took their numbers, and were closed where a program was started."""
+    """A bug gave files the numbers of closed streams, and starting a program closed them."""
     shutil.rmtree(cached(own_copy).parent)  # Python has to put it together again
     code = """
 import sys
@@ -326,7 +326,7 @@ def test_files_need_neither_compiler_nor_cache(
 
 
 def test_levels_of_the_cache_are_used(package: Path, empty: Path) -> None:
-    """As they are put there for machines without a compiler."""
+    """Such kernels may be put into the cache for machines without a compiler."""
     if _core.instruction_set_level() not in LEVELS:
         pytest.skip("levels are of x86-64")
     assert main(["kernels", str(package), "--target", "x86-64-v2"]) == 0
@@ -417,7 +417,7 @@ def test_code_in_packages_of_format_1_is_never_run(
 
 
 def test_swapped_tensors_are_refused(package: Path) -> None:
-    """Two of equal shape that exchange their places in the index."""
+    """Two tensors of equal shape exchange their entries in the index."""
     data = package.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
@@ -438,7 +438,7 @@ def test_swapped_tensors_are_refused(package: Path) -> None:
 
 
 def test_a_file_that_is_rewritten_changes_nothing(package: Path) -> None:
-    """It is read into memory before it is checked."""
+    """The file is read into memory before it is checked."""
     model = _core.Model(str(package), kernels="generic")
     want = run(_core.Model(str(package), kernels="generic"), graph())
     with package.open("r+b") as file:

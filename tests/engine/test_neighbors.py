@@ -38,7 +38,7 @@ def within(near: _core.NeighborList, positions: np.ndarray, cutoff: float) -> np
 def expected(
     positions: np.ndarray, cell: np.ndarray, periodic: np.ndarray, cutoff: float
 ) -> np.ndarray:
-    """Return the same by ASE, whose vectors go from i to j."""
+    """Return the rows that ASE finds, whose vectors go from i to j."""
     used = np.where(periodic[:, None], cell, 0.0)
     atoms = Atoms(numbers=np.ones(len(positions)), positions=positions, cell=used, pbc=periodic)
     if not periodic.all():
@@ -72,7 +72,7 @@ def test_edges_are_those_of_ase(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_systems(seed: int) -> None:
-    """Cells, periodicities, densities and numbers of atoms of all kinds."""
+    """Random cells, periodicities, densities and numbers of atoms."""
     rng = np.random.default_rng(seed)
     cell = rng.normal(size=(3, 3)) * rng.uniform(2.0, 12.0, (3, 1))
     while abs(np.linalg.det(cell)) < 0.05 * np.prod(np.linalg.norm(cell, axis=1)):
@@ -90,7 +90,7 @@ def test_random_systems(seed: int) -> None:
 def by_hand(
     positions: np.ndarray, cell: np.ndarray, periodic: np.ndarray, cutoff: float, most: float
 ) -> np.ndarray | None:
-    """Return the rows by trying every image that could matter; None if these are too many."""
+    """Return the rows, from a test of every possible image; None if these are too many."""
     inverse = np.linalg.inv(cell)
     wraps = np.where(periodic, np.floor(positions @ inverse), 0.0)
     wrapped = positions - wraps @ cell
@@ -130,7 +130,7 @@ LENGTHS = st.tuples(*[st.floats(-1.5, 5.0).map(lambda power: 10.0**power)] * 3) 
 @example(300, (1.0,) * 3, (0.0,) * 3, (True,) * 3, 5.0, 0)
 @example(6000, (1.0,) * 3, (0.0,) * 3, (True,) * 3, 5.0, 0)
 def test_sparse_flat_skewed_and_huge_cells(atoms, lengths, tilts, periodic, cutoff, seed) -> None:
-    """A list within seconds that is complete, or one sentence; `tilts` in units of lengths."""
+    """Each cell gives a complete list within seconds, or an error; `tilts` are in lengths."""
     rng = np.random.default_rng(seed)
     cell = np.diag(lengths)
     cell[1, 0], cell[2, 0], cell[2, 1] = np.multiply(tilts, np.array(lengths)[[0, 0, 1]])
@@ -183,7 +183,7 @@ def test_result_does_not_depend_on_skin_or_history(rng: np.random.Generator) -> 
 
 
 def test_list_is_kept_while_the_cell_changes_little(rng: np.random.Generator) -> None:
-    """Constant-pressure runs: other shifts, same edges, and none that is missing."""
+    """In constant-pressure runs shifts change, edges are reused, and none is missing."""
     cell = CELLS["triclinic"] * 1.5
     positions = rng.uniform(0.0, 1.0, (60, 3)) @ cell
     near = _core.NeighborList(R_MAX, 0.2)

@@ -41,7 +41,7 @@ def test_linear(tmp_path: Path, dtype: str, channels: int, typed: bool) -> None:
 
 @covering(channels=[7, 32], dtype=["float64", "float32"], typed=[False, True], terms=[1, 2, 3])
 def test_terms_of_a_sum(tmp_path: Path, dtype: str, channels: int, typed: bool, terms: int) -> None:
-    """Layers of terms add to the sum; the one whose inputs are ready first runs first."""
+    """Layers add to their sum directly; the layer whose inputs are ready first runs first."""
     p = Program(3, dtype)
     x = p.features(channels)
     out = Irreps.parse("+".join(f"{channels}x{ir}" for ir in ("0e", "0e", "1o", "2e")))
@@ -150,7 +150,7 @@ def test_energies_add_up_in_double(tmp_path: Path) -> None:
     ("nodes", "box"), [(0, 1.0), (1, 1.0), (2, 2.0), (2, 50.0), (16, 5.0), (17, 5.0), (33, 6.0)]
 )
 def test_sizes(tmp_path: Path, nodes: int, box: float) -> None:
-    """No node, isolated nodes, chunks that are full and chunks that are not."""
+    """No node, isolated nodes, full chunks and partial chunks."""
     p = Program(3)
     contract(p, p.features(7))
     g = graph(nodes, box=box)

@@ -1,4 +1,4 @@
-"""A package means the same to the engine and to what generates its kernels."""
+"""The engine and the generator of kernels interpret a package in the same way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def layer_of(manifest: Json, kind: str) -> Json:
 
 
 def text(value: Any) -> str:
-    """Return JSON as problems are written."""
+    """Return JSON in the canonical form of problems."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
@@ -61,7 +61,7 @@ def path(*fields: Any) -> Change:
 
 
 def term(*fields: Any) -> Change:
-    """Put a product in place of the first one of a contraction."""
+    """Replace the first product of a contraction."""
     return edited("contraction", lambda p: p["polynomials"][0][1][0].__setitem__(0, list(fields)))
 
 
@@ -152,7 +152,7 @@ CONTRACTION: list[Change] = [
 
 @pytest.mark.parametrize("number", range(len(CONV) + len(CONTRACTION)))
 def test_texts_that_mdcg_does_not_write_are_refused(number: int, tmp_path: Path) -> None:
-    """Those that the generator rejects, and those in which it could read something else."""
+    """The engine refuses texts that the generator rejects or could interpret differently."""
     package, path = Package.open(DATA / "mace_water_float64.mdcg"), tmp_path / "p.mdcg"
     before = json.dumps(package.manifest)
     [*CONV, *CONTRACTION][number](package.manifest)
@@ -163,7 +163,7 @@ def test_texts_that_mdcg_does_not_write_are_refused(number: int, tmp_path: Path)
 
 @pytest.mark.parametrize("field", ["x_table", "transform", "table", "sender", "normalization"])
 def test_null_is_absent(field: str, tmp_path: Path) -> None:
-    """For both: kernels were generated as if a field were there."""
+    """A bug made the generator treat a field that is null as present."""
     package = Package.open(DATA / "mace_water_float64.mdcg")
     problems = []
     for value in ({}, {field: None}):
@@ -179,7 +179,7 @@ def test_null_is_absent(field: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_symbols_have_one_source(dtype: str, tmp_path: Path) -> None:
-    """Generic kernels read them from tensors of the file, and generated ones did not."""
+    """Neither kind of kernels reads symbols from tensors of the file. Generic ones once did."""
     source, path = DATA / f"nequip_water_{dtype}.mdcg", tmp_path / "p.mdcg"
     header, tensors = split(source.read_bytes())
     changed = bytearray(tensors)
@@ -201,7 +201,7 @@ def test_symbols_have_one_source(dtype: str, tmp_path: Path) -> None:
 
 
 def test_signs_roundings_and_weights_of_paths(tmp_path: Path) -> None:
-    """All that a problem says of a symbol, in kernels of both kinds."""
+    """Both kinds of kernels use all that a problem states about a symbol."""
     irreps = ("4x1o", "1x0e+1x1o+1x2e", "4x1e+4x1o+4x2e")
     paths = [(0, 1, 0, "uvu", True, -1.7), (0, 1, 0, "uvu", True, 0.0), (0, 2, 1), (0, 1, 2)]
     other: Json = {"flipped": ((1, 2, 1),), "rounded": ((1, 1, 1), (1, 1, 2), (1, 2, 1))}
@@ -221,7 +221,7 @@ def test_signs_roundings_and_weights_of_paths(tmp_path: Path) -> None:
 
 
 def test_polynomials_of_very_different_sizes(tmp_path: Path) -> None:
-    """Small ones were lost in a basis that generated kernels share."""
+    """A bug lost small polynomials in the basis that generated kernels share."""
     small = 2.0**-60
     package = two_layers().package()
     layer = layer_of(package.manifest, "contraction")
@@ -248,7 +248,7 @@ def test_polynomials_of_very_different_sizes(tmp_path: Path) -> None:
 
 
 def test_kernels_of_all_that_opens(tmp_path: Path) -> None:
-    """What generates kernels accepts the layers of every package that the engine has accepted."""
+    """The generator accepts the layers of every package that the engine accepts."""
     for source in sorted(DATA.glob("*.mdcg")):
         content = json.loads(_core.kernel_problem(str(source)))
         with_kernels = [layer for layer in content["layers"] if host_source(layer)]

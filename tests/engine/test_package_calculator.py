@@ -36,7 +36,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def crystal(rng: np.random.Generator) -> Atoms:
-    """Sheared, displaced, of three elements, shorter than two cutoffs."""
+    """Return a sheared, displaced cell of three elements, smaller than two cutoffs."""
     atoms = bulk("C", "fcc", a=3.6, cubic=True) * (1, 1, 2)
     atoms.numbers[:] = np.resize([1, 8, 6], len(atoms))
     atoms.set_cell(atoms.cell + rng.normal(scale=0.15, size=(3, 3)), scale_atoms=True)
@@ -141,7 +141,7 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
 def test_inputs_that_the_conversion_fixed(
     tmp_path: Path, stated: dict[str, Any], wrong: str | None
 ) -> None:
-    """A structure may not state another value, under the model's name or that of MACE's."""
+    """A structure may not state another value, by the model's or by MACE's name."""
     path = write(tmp_path / "p.mdcg", total_charge=-1, total_spin=2, phase=3)
     calc, atoms = MDCGCalculator(path, kernels="generic"), molecule("H2O")
     for text in (repr(calc), calc._backend._members[0].model.summary()):

@@ -1,4 +1,4 @@
-"""Programs: order of layers, stages, buffers, threads, reuse of edges, and sentences of errors."""
+"""Programs: order of layers, stages, buffers, threads, reuse of edges, and error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .programs import R_MAX, Program, check, graph, open_model, run
 
 
 def two_layers(dtype: str = "float64", seed: int = 0, channels: int = 7) -> Program:
-    """Convolution of types, polynomials, and a convolution of what they give."""
+    """Return a convolution of types, polynomials, and a convolution of their values."""
     p = Program(3, dtype, seed)
     x = p.features(channels)
     problem = random_contraction(
@@ -40,7 +40,7 @@ def two_layers(dtype: str = "float64", seed: int = 0, channels: int = 7) -> Prog
     weights = {(0, 0): p.random(channels, channels), (1, 0): p.random(channels, channels)}
     weights[(2, 1)] = p.random(channels, channels)
     z = p.linear(z, LinearMap(z.irreps, y.irreps, weights), "message")
-    # of the value that is exchanged: its ghosts get gradients from the convolution alone
+    # reads the exchanged value, whose ghosts get gradients only from the convolution
     skip = p.linear(
         up, LinearMap(y.irreps, y.irreps, {(0, 0): p.random(3, channels, channels)}), "s"
     )
@@ -52,7 +52,7 @@ def two_layers(dtype: str = "float64", seed: int = 0, channels: int = 7) -> Prog
 
 
 def two_readers(dtype: str = "float64", channels: int = 5) -> Program:
-    """Two convolutions of one value, whose backward passes cannot be walked together."""
+    """Return two convolutions of one value, whose backward passes cannot be merged."""
     p = Program(3, dtype)
     x = p.features(channels)
     weights = {(i, i): p.random(channels, channels) / channels for i in (0, 1)}
@@ -88,7 +88,7 @@ def test_edge_vector(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("nodes", [70, 1100])
 def test_threads_do_not_matter(tmp_path: Path, dtype: str, nodes: int) -> None:
-    """To the last bit, and the same again in a second evaluation."""
+    """Results are equal to the last bit, also in a second evaluation."""
     package = two_layers(dtype).package()
     g = graph(nodes, box=2.0 * nodes ** (1 / 3))
     results = []
@@ -133,7 +133,7 @@ def test_descriptors(tmp_path: Path) -> None:
 
 
 def test_same_edges(tmp_path: Path) -> None:
-    """Edges with a skin, positions that move: as if the edges were new."""
+    """With `same_edges` and moved positions, results are the same as with new edges."""
     package = two_layers().package()
     model = open_model(package, tmp_path / "p.mdcg")
     g = graph()
@@ -155,7 +155,7 @@ def test_same_edges(tmp_path: Path) -> None:
 
 
 def with_pairs(dtype: str = "float64") -> Program:
-    """Energies of both kinds: of nodes, and of pairs."""
+    """Return a program with energies of nodes and energies of pairs."""
     p = two_layers(dtype)
     square = {"factor": np.full((3, 3), 3.0), "a": np.full((3, 3), 0.5)}
     square["r_max"] = np.full((3, 3), 2.5)
@@ -267,7 +267,7 @@ def _no_exchange(m: dict[str, Any], _: dict[str, Any]) -> None:
 
 
 def _append(*layers: str) -> Change:
-    """Append exchanges, as "exchange x", and convolutions that nothing reads, as "conv x"."""
+    """Append exchanges ("exchange x"), and convolutions that nothing reads ("conv x")."""
 
     def apply(m: dict[str, Any], t: dict[str, Any]) -> None:
         second = next(layer for layer in m["layers"] if layer["name"] == "second")

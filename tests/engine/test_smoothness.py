@@ -1,4 +1,4 @@
-"""Energies and forces of trained models where an atom leaves the cutoff of another."""
+"""Energies and forces of trained models when an atom leaves the cutoff of another."""
 
 from __future__ import annotations
 

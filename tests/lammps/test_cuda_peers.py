@@ -55,7 +55,7 @@ def same_bits(got: Output, want: Output) -> None:
 def test_dynamics(
     tmp_path: Path, models: Models, env: Any, name: str, ranks: int, how: str
 ) -> None:
-    """Hot atoms, and lists built anew on the way. Nothing is read before it is there."""
+    """Hot atoms with new lists during the run. No rank reads rows before they have arrived."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = hot(models(name), how)
     same_as = run_input(tmp_path, text.replace(how, "") if how else text)

@@ -186,7 +186,7 @@ def test_types_that_change(tmp_path: Path) -> None:
 
 
 def test_style_again(tmp_path: Path) -> None:
-    """Settings start anew, and so does the package."""
+    """A second pair_style resets all settings, and the package must be named again."""
     write_data(tmp_path / "test.data", water(1))
     text = head(package("mace", "float64")).replace("mdcg\n", "mdcg threads 2\n", 1)
     text += "run 0\npair_style mdcg\n"

@@ -92,7 +92,7 @@ def test_atoms_without_neighbours_on_one_rank(tmp_path: Path) -> None:
 
 
 def test_atoms_move_between_ranks(tmp_path: Path) -> None:
-    """Hot atoms, lists built anew often, and a grid that follows them."""
+    """Hot atoms with frequent new lists, and a grid of ranks that is balanced."""
     write_data(tmp_path / "test.data", water(3, seed=9))
     moves = "neighbor 0.3 bin\nneigh_modify every 1 delay 0 check yes\n"
     text = head(package("mace", "float64")) + NVE + moves

@@ -124,7 +124,7 @@ def test_virial_of_open_systems(
 
 
 def test_many_atoms_on_two_ranks(tmp_path: Path) -> None:
-    """So many that one rank numbers its atoms anew; rows of several must stay LAMMPS' own."""
+    """With so many atoms one rank reorders them; the rows of several ranks keep LAMMPS' order."""
     atoms, model = water(12), package("mace", "float64")
     want = reference(atoms, model)
     for ranks in (1, 2):

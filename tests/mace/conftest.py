@@ -1,4 +1,4 @@
-"""Small random MACE models, checkpoints, and what it means for two models to agree."""
+"""Fixtures: small random MACE models, checkpoints, and comparisons of models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..outputs import DATA, ROOT, Outputs, agree, data_dir, systems
 
 __all__ = ["agree", "data_dir", "systems"]  # fixtures
 
-import_mace()  # and not `import mace`, which changes the environment
+import_mace()  # because `import mace` changes the environment
 
 PUBLIC = (
     "mace_spice_2022.model",
@@ -41,7 +41,7 @@ E3NN = tuple(int(part) for part in (installed_version("e3nn") or "0.0").split(".
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, under e3nn 0.6, what does not depend on the version: it runs under 0.4.4."""
+    """Under e3nn 0.6, deselect tests that do not depend on the version: they run under 0.4.4."""
     if E3NN < (0, 5):
         return
     here = Path(__file__).parent
@@ -66,7 +66,7 @@ def checkpoint() -> Callable[[str], Path]:
 
 @pytest.fixture
 def water(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Return a checkpoint of water alone in a folder."""
+    """Return a checkpoint of water, the only file in its folder."""
     path = tmp_path / "water.model"
     shutil.copy(checkpoint("mace_water_e3nn044.model"), path)
     return path
@@ -79,7 +79,7 @@ def listing(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def public_checkpoint() -> Callable[[str], Path]:
-    """Return a function to real checkpoints, which are not part of the project."""
+    """Return a function from the name of a published checkpoint to its path, or a skip."""
 
     def find(name: str) -> Path:
         folders = [os.environ.get("MDCG_TEST_PUBLIC", ""), str(ROOT.parent / "shared/data/public")]
@@ -116,7 +116,7 @@ def build_model(
         "hidden_irreps": o3.Irreps("4x0e+4x1o"),
         "MLP_irreps": o3.Irreps("4x0e"),
         "atomic_energies": np.array([-1.5, -7.25]),
-        # few neighbours: with many, the higher correlations are too small to show anything
+        # few neighbours: with many, errors in the higher correlations would be too small to see
         "avg_num_neighbors": 3.0,
         "atomic_numbers": [1, 8],
         "correlation": 2,
@@ -151,7 +151,7 @@ def build() -> Callable[..., torch.nn.Module]:
 def evaluate_model(
     model: torch.nn.Module, system: Structure, *, head: str | None = None, **options: Any
 ) -> Outputs:
-    """Return all tensors that a model gives, forces and stress included where it can."""
+    """Return all tensors that a model gives, with forces and stress if it has them."""
     info = model_info(model)
     edge_index, unit_shifts = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
     cell = complete_cell(system.cell, system.pbc) if any(system.pbc) else system.cell

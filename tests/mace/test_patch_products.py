@@ -331,7 +331,7 @@ def test_a_wrong_kernel_is_noticed(build: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
-    """The fold is made anew at the next call, in the layer and in copies of it."""
+    """The next call makes the fold again, in the layer and in copies of it."""
     layer = build_layer("3x0e+3x1o", "3x0e+3x1o", 2)
     fused = fuse(layer)
     fused.load_state_dict(layer.state_dict())

@@ -1,4 +1,4 @@
-"""Small random NequIP models, checkpoints, and what it means for two models to agree."""
+"""Fixtures: small random NequIP models, checkpoints, and comparisons of models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..outputs import DATA, Outputs, agree, data_dir, systems
 
 __all__ = ["agree", "data_dir", "systems"]  # fixtures
 
-#: Shapes of models that differ in what the layers see.
+#: Settings of models that give layers of different shapes.
 MODELS: dict[str, dict[str, Any]] = {
     "parity": {"num_layers": 3, "l_max": 2, "parity": True, "num_features": 4},
     "preset-like": {
@@ -91,7 +91,7 @@ def build() -> Callable[..., torch.nn.Module]:
 
 
 def evaluate_model(model: torch.nn.Module, system: Structure) -> Outputs:
-    """Return energy, forces and, where there is a cell, stress."""
+    """Return energy, forces and, if there is a cell, stress."""
     return evaluate_structure(model, model_info(model), system)[1]
 
 
@@ -127,7 +127,7 @@ def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_tool(name: str, *arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of NequIP in a process of its own."""
+    """Run a command of NequIP in a subprocess."""
     tool = shutil.which(name, path=str(Path(sys.executable).parent))
     assert tool is not None, f"{name} is not beside {sys.executable}"
     return subprocess.run(

@@ -1,4 +1,4 @@
-// Many systems at once on a device: their list of edges, and sums of what their nodes have.
+// Many systems at once on a device: their list of edges, and the sums of each system.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mdcg {
 
-// Some systems of a batch, as many as are evaluated at once.
+// Neighbouring systems of a batch that are evaluated together.
 struct BatchPart {
     const Batch& batch;
     std::int64_t first, end;  // systems
@@ -26,15 +26,15 @@ class CudaBatch {
 public:
     explicit CudaBatch(CudaKernels& kernels);
 
-    // Makes `graph` of all pairs of nodes of one system, and of their images, closer than `r_max`,
-    // and leaves positions there that its edges are right for. Throws EngineError, or
-    // GeometryError with nodes as the batch numbers them. Synchronizes. `node` becomes the number
-    // of each node in the batch.
+    // Makes `graph` from all pairs of nodes of one system, and of their images, closer than
+    // `r_max`, and writes the positions that belong to its edges. `node` becomes the number of each
+    // node in the batch. Throws EngineError, or GeometryError with the batch's numbers of nodes.
+    // Synchronizes.
     void make_list(const BatchPart& part, double r_max, int num_types, const DeviceStream& stream,
                    DeviceEdges& graph, std::vector<std::int32_t>& node);
-    // Of the last list: stores energies and virials of systems. All are on the device and of its
-    // nodes in their order; `forces` and `virials` may be null. Throws EngineError naming a system
-    // whose results are not finite. Synchronizes.
+    // Stores energies and virials of the systems of the last list. All pointers but `energy` and
+    // `virial` are on the device and have a row for each node; `forces` and `virials` may be null.
+    // Throws EngineError that names a system whose results are not finite. Synchronizes.
     void store_sums(const BatchPart& part, const double* energies, const double* forces,
                     const double* virials, double* energy, double* virial,
                     const DeviceStream& stream);
@@ -49,7 +49,7 @@ private:
     DeviceMemory systems_, nodes_;
     SystemArguments a_{};
     std::int32_t* work_ = nullptr;
-    double *energy_ = nullptr, *virial_ = nullptr;  // of systems
+    double *energy_ = nullptr, *virial_ = nullptr;  // one per system
     int* finite_ = nullptr;
     std::vector<char> host_;
 };

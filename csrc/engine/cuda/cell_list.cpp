@@ -16,7 +16,8 @@ namespace {
 constexpr int CELL_THREADS = 256;
 constexpr std::int64_t CELL_BINS_PER_ATOM = 32, FEW_CELL_BINS = 4096, TILE = 4;
 constexpr std::int64_t MOST_BINS = (std::int64_t(1) << 31) - 64;  // numbers of bins have 32 bits
-// Systems with so many more bins have gaps, which the host closes.
+// Systems whose number of bins was reduced by more than this factor have large gaps; the host's
+// list closes gaps.
 constexpr double MOST_SHRUNK = 64.0;
 
 static_assert(GROUPED_POINTS % DeviceEdges::GROUP == 0, "a division has whole groups");
@@ -34,7 +35,6 @@ CudaCellList::CudaCellList(CudaKernels& kernels)
       bins_(kernels.device()),
       host_(kernels.device()) {}
 
-// Along each vector: where atoms begin, and how far they reach.
 std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const ListPoints& points) {
     CellArguments a{};
     const double* const positions = points.positions;
@@ -59,7 +59,7 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
     const std::int64_t most =
         std::min(CELL_BINS_PER_ATOM * points.count + FEW_CELL_BINS, MOST_BINS);
     const Bins bins = choose_bins(extent, watch.periodic(), reach, most, TILE);
-    // the host makes no lists of copies
+    // The host cannot make lists of copies.
     if (bins.shrunk > MOST_SHRUNK && !points.copies) return std::nullopt;
     a.num_bins = TILE * TILE * TILE;
     for (std::size_t k = 0; k < 3; ++k) {
@@ -166,7 +166,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
         if (!copies)
             graph.shifts = {nullptr, graph.image_rows, cell_, 1};
         else if (num_points > points.num_nodes)
-            graph.shifts.image = graph.image_rows;  // of a table that is given
+            graph.shifts.image = graph.image_rows;  // rows of the caller's table of shifts
         a.sender = graph.sender;
         a.image = graph.image_rows;
         launch(write_edges_, 32 * num_points);
@@ -175,7 +175,7 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
         {copies ? nullptr : a.order, 0, watch.reach(), "the system has", "split it", write},
         stream);
     graph.complete(points.types, num_types, true, stream);
-    node = std::move(order);  // after an error the caller's is still that of its own list
+    node = std::move(order);  // last: after an error the caller keeps the order of its old list
 }
 
 }  // namespace mdcg

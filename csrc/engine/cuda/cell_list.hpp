@@ -1,4 +1,4 @@
-// Lists of neighbours made on a device.
+// Neighbour lists that are made on a device.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@
 
 namespace mdcg {
 
-// What a list is made of.
+// The points that a list is made of.
 struct ListPoints {
     std::int64_t count = 0;
-    const double* positions = nullptr;    // [count][3], for `make` in page-locked memory
+    const double* positions = nullptr;    // [count][3]; `make` needs page-locked memory
     const std::int32_t* types = nullptr;  // [num_nodes]
     std::int64_t num_local = 0, num_nodes = 0;
-    // False: all points are local nodes, which are numbered anew. True: the first points are the
-    // nodes, which keep their numbers, and only local ones have edges; those to a point are from
-    // its node, with its image.
+    // False: all points are local nodes, which get new numbers. True: the first points are the
+    // nodes, which keep their numbers; the others are copies. Only local nodes have edges. An edge
+    // to a point has the point's `node` as its sender, and the point's `image`.
     bool copies = false;
     const std::int32_t* node = nullptr;   // [count]
     const std::int32_t* image = nullptr;  // [count]
@@ -31,19 +31,19 @@ class CudaCellList {
 public:
     explicit CudaCellList(CudaKernels& kernels);
 
-    // The bins of points whose positions a watch has just looked at. None where the host's list
-    // serves better: systems with many empty bins; never of copies.
+    // The bins of points whose positions `watch` has just checked. Returns none if the host's list
+    // is better: for systems with many empty bins, but never for copies.
     static std::optional<CellArguments> grid(const VerletSkin& watch, const ListPoints& points);
-    // Makes all of `graph` but its positions, which each step writes, of all pairs within the reach
-    // of the watch. Throws EngineError or GeometryError where there are too many edges.
-    // Synchronizes. `node` becomes the given number of each node.
+    // Makes `graph` from all pairs within the reach of `watch`, except for its positions, which
+    // each step writes. `node` becomes the given number of each node. Throws EngineError or
+    // GeometryError if there are too many edges. Synchronizes.
     void make(const CellArguments& grid, const VerletSkin& watch, const ListPoints& points,
               int num_types, const DeviceStream& stream, DeviceEdges& graph,
               std::vector<std::int32_t>& node);
 
-    // The cell of later steps. Enqueues.
+    // Sets the cell of later steps. Enqueues.
     void set_cell(const VerletSkin& watch, const DeviceStream& stream);
-    // Where a step puts positions; not for copies.
+    // Where a step puts positions; not valid for copies.
     const PlacedNodes& placed_nodes() const { return placed_; }
 
     std::size_t bytes() const { return nodes_.bytes() + bins_.bytes(); }

@@ -1,4 +1,4 @@
-// What implementations of operations see of one evaluation on a device, and what they are there.
+// The arguments of operations in one evaluation on a device, and the interface of operations there.
 #pragma once
 
 #include <memory>
@@ -16,27 +16,27 @@ template <typename T>
 class CudaGhosts;    // engine/cuda/ghosts.hpp
 class DevicePoints;  // engine/cuda/device_points.hpp
 
-// All rows are on the device; `edge_gradient` has one for every edge of `edges` and each of its
-// gradient_streams, whose sum is the gradient.
+// All rows are on the device. `edge_gradient` has a row for each edge and each of
+// edges->gradient_streams; the sum over streams is the gradient.
 template <typename T>
 class CudaWorker : public StepRows<T> {
 public:
-    // Stream 0; for an operation on nodes perhaps another stream.
+    // Stream 0; for an operation on nodes possibly another stream.
     const DeviceStream* stream = nullptr;
     KernelStreams* streams = nullptr;
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
-    const DevicePoints* points = nullptr;  // of programs that read them
-    int* failures = nullptr;               // [1] set by kernels that meet what cannot be
+    const DevicePoints* points = nullptr;  // null if the program reads no points
+    int* failures = nullptr;               // [1] see CudaGeometry::run
 
-    // Device memory, aligned to 256 bytes, until this forward or backward has ended. Then other
-    // rows have the same place. An operation asks for at most what its scratch_bytes returns.
+    // Device memory, aligned to 256 bytes, which the operation may use until this forward or
+    // backward has ended. An operation asks for at most what its scratch_bytes returns.
     char* device_scratch(std::size_t bytes) const {
         if (bytes > free_bytes) throw std::logic_error("an operation asks for too much scratch");
         return free_memory;
     }
 
-    char* free_memory = nullptr;  // what is free of the arena while the operation runs
+    char* free_memory = nullptr;  // the part of the arena that is free while the operation runs
     std::size_t free_bytes = 0;
 };
 
@@ -49,26 +49,26 @@ public:
     using Base = CudaOp;
     virtual ~CudaOp() = default;
 
-    // Once, before the first evaluation: takes kernels, uploads weights.
+    // Called once, before the first evaluation: takes kernels, uploads weights.
     virtual void prepare(CudaKernels&, const DeviceStream&) {}
-    // All that any evaluation could need: for lists of texts.
+    // Takes all kernels that any evaluation could need, so that their texts can be listed.
     virtual void prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
         prepare(kernels, stream);
     }
-    // For every new list of edges, before its first evaluation.
+    // Called for every new list of edges, before its first evaluation.
     virtual void on_new_list(const DeviceEdges&, const DeviceStream&) {}
-    // True if, for that list, the operation also computes the result of OpSpec::only_reader, whose
+    // Whether, for this list, the operation also computes the result of OpSpec::only_reader, whose
     // passes are then skipped.
     virtual bool fuses_next_op(const CudaWorker<T>&) const { return false; }
-    // For that list: how many streams have kernels that add to gradients of edges at the same time.
+    // For this list: how many streams add to gradients of edges at the same time.
     virtual int gradient_streams() const { return 1; }
-    // What kernels want of the pairs of every list.
+    // What the kernels need from every list.
     virtual EdgeOrder edge_order() const { return EdgeOrder::any; }
-    // Whether DeviceEdges::by_length should be by type of the sender first.
+    // Whether DeviceEdges::by_length must be sorted by type of the sender first.
     virtual bool by_sender_type() const { return false; }
-    // Bytes of a row that it keeps for a sender of pairs; 0: it keeps none.
+    // Bytes of the row that it writes for each sender of pairs; 0: it writes none.
     virtual std::int64_t pair_row_bytes() const { return 0; }
-    // Scratch that forward or backward will ask for, for that list.
+    // Scratch memory that forward or backward will ask for, for this list.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;
     virtual void backward(CudaWorker<T>& worker, Range nodes) const = 0;

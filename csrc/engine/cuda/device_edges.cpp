@@ -18,7 +18,7 @@ namespace {
 
 constexpr int EDGE_THREADS = 256;
 
-// What making a list takes beside it, for so many edges or nodes.
+// Temporary memory for making a list of `items` edges or nodes.
 struct Workspace {
     std::uint32_t *sorted_keys, *spare_keys;
     std::int32_t *spare_values, *edge_of_place, *runs, *row_runs, *work;
@@ -37,9 +37,9 @@ struct Workspace {
     }
 };
 
-// Numbers of a list in memory of the host or the device. The host writes whether edges are one by
-// one, the first edges of ranges, and zeros for the pairs of types. The device then writes which
-// pairs of types there are, and the senders and rows before each range.
+// Counts of a list, in memory of the host or the device. The host writes whether edges are single,
+// the first edges of ranges, and zeros for the pairs of types. The device then writes which pairs
+// of types occur, and the numbers of senders and rows before each range.
 struct ListCounts {
     std::int64_t* one_way;
     std::int32_t *first_edge, *first_sender, *first_row, *pairs;
@@ -58,12 +58,12 @@ struct ListCounts {
     }
 };
 
-// Room for a few more, where the number is not the first.
+// Adds room for a few more items, and for more of them if this is not the first reservation.
 std::int64_t padded(std::int64_t count, std::int64_t capacity) {
     return count + count / (capacity == 0 ? 64 : 16);
 }
 
-// Lays memory out for as many items as there is room for; `take` returns the bytes.
+// Makes room for `count` items, and lays the memory out for as many as fit; `take` returns bytes.
 template <typename Take>
 void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
     if (count > capacity) {
@@ -81,10 +81,10 @@ void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, c
     take(memory.as<char>(), capacity);
 }
 
-// Divides units that follow each other into parts of nearly the same size, because the largest part
-// decides how large buffers are: each ends at the unit that is nearest to a multiple of an equal
-// share. before(i) is the size of the first i units. No part is larger than `most`, unless one unit
-// is. Returns the end of each part.
+// Divides neighbouring units into parts of nearly equal size, because the largest part decides how
+// large buffers are. A part ends at the unit nearest to a multiple of an equal share. before(i) is
+// the size of the first i units. No part is larger than `most`, unless one unit is. Returns the end
+// of each part.
 template <typename Before>
 std::vector<std::int64_t> divide(std::int64_t units, std::int64_t most, const Before& before) {
     std::vector<std::int64_t> ends;
@@ -106,8 +106,9 @@ std::vector<std::int64_t> divide(std::int64_t units, std::int64_t most, const Be
     return ends;
 }
 
-// Joins ranges that follow each other, so that each has at most `most` rows unless a given one has
-// more; all of them, if they have at most twice as many. first_row[i]: the rows of the first i.
+// Joins neighbouring ranges to ranges of at most `most` rows each (unless one given range has
+// more), or to one range if all together have at most 2 * most. first_row[i]: rows of the first i
+// ranges.
 std::vector<ReceiverRange> joined(const std::vector<ReceiverRange>& ranges,
                                   const std::int32_t* first_row, std::int64_t most) {
     const auto count = static_cast<std::int64_t>(ranges.size());
@@ -175,7 +176,7 @@ void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
 }
 
 std::vector<std::int32_t> DeviceEdges::take_rows(const Count& count, const DeviceStream& stream) {
-    // total and row_ptr, which follow each other
+    // total and row_ptr are copied together: they follow each other
     const auto before_rows = reinterpret_cast<char*>(row_ptr) - reinterpret_cast<char*>(total);
     const std::size_t bytes = static_cast<std::size_t>(before_rows) + 4 * size(num_local + 1);
     staging_.grow(bytes);
@@ -300,7 +301,7 @@ void DeviceEdges::order_edges(int num_types, bool reversed, const DeviceStream& 
     a.row_of_edge = w.spare_values;
     a.by_group = by_group;
     a.pair_row = pair_row;
-    // The rows of each of these are counted where the list may need several ranges.
+    // If the list may need several ranges, the rows of each of these are counted.
     std::vector<ReceiverRange> units = divided(range_edges);
     const std::int64_t square = std::int64_t(num_types) * num_types;
     const auto most = static_cast<std::int64_t>(units.size()) + 2;
@@ -338,9 +339,10 @@ void DeviceEdges::order_edges(int num_types, bool reversed, const DeviceStream& 
         copy_to_host(host.pairs, there.pairs, bytes - there.before_pairs, stream);
     };
 
-    // Ranges take turns with two buffers of rows. If the two can hold all rows, there is one range.
+    // Ranges use two buffers of rows alternately. If the two can hold all rows, there is one range.
     // A listed edge has at most one row, and about half of the edges are listed if each has a
-    // reverse. (If rounding has left out one reverse, all edges are listed: more memory.)
+    // reverse. (If rounding has left out one reverse, all edges are listed, which takes more
+    // memory.)
     const bool alone = !reversed || edge_order != EdgeOrder::paired;
     const std::int64_t most_rows = range_edges + range_edges / 2;
     const bool counted =
@@ -363,7 +365,7 @@ void DeviceEdges::order_edges(int num_types, bool reversed, const DeviceStream& 
     } else {
         order_groups_.launch(stream, ceil_div(num_local, group), EDGE_THREADS, a);
         if (counted) {
-            // Any order will do in which edges with the same group and sender follow each other.
+            // Any order is good in which edges with the same group and sender follow each other.
             a.edge_of_place = by_group;
             count(false);
             stream.synchronize();

@@ -1,7 +1,7 @@
-// Edges on a device: all of the list, skin included.
+// Edges on a device: all edges of the list, skin included.
 //
-// Those longer than r_max stay, with zero harmonics and weights. So all sizes are known
-// on the host, and what is enqueued for one step can be replayed for the next.
+// Edges longer than r_max stay, with zero harmonics and weights. So the host knows all sizes, and
+// what is enqueued for one step can be replayed for the next.
 #pragma once
 
 #include <cstdint>
@@ -24,58 +24,58 @@ struct TypePairs {
         receiver.push_back(to);
         sender.push_back(from);
     }
-    // Ascending, each once.
+    // The types of senders, ascending, each once.
     std::vector<std::int32_t> sender_types() const {
         const std::set<std::int32_t> found(sender.begin(), sender.end());
         return {found.begin(), found.end()};
     }
 };
 
-// Receivers that follow each other, with all of their edges. The rows of the pairs of a range of
-// DeviceEdges are summed by sender at once.
+// Neighbouring receivers with all of their edges. The rows of a range's pairs are summed by sender
+// together.
 struct ReceiverRange {
     std::int32_t first_receiver = 0, num_receivers = 0;
     std::int32_t first_edge = 0, num_edges = 0;
-    // Parts of DeviceEdges::range_sender, and of the rows of pairs.
+    // The range's part of DeviceEdges::range_sender, and of the rows of pairs.
     std::int32_t first_sender = 0, num_senders = 0;
     std::int32_t first_row = 0, num_rows = 0;
 };
 
-// What a layer wants of a list: no pairs; pairs of an edge and its reverse; or edges one by one, in
-// the order of pairs, because an edge and its reverse have different weights. Where layers differ,
-// the last of these counts.
+// What a layer needs from a list: no pairs; pairs of an edge and its reverse; or single edges in
+// the order of pairs, because an edge and its reverse have different weights. If layers differ, the
+// largest of these values counts.
 enum class EdgeOrder { any, paired, single };
 
-// A list is made in steps: reserve_nodes, which decides `group`, and row_ptr and types are written;
-// take_rows, during which sender (and image) are written; complete. What fits into the memory there
-// is keeps its address.
+// A list is made in steps: reserve_nodes, which decides `group`; then the caller writes row_ptr and
+// types; take_rows, which calls the caller to write sender (and image); complete. Arrays that fit
+// into the memory that is already there keep their addresses.
 class DeviceEdges {
 public:
-    // Tests set these, for systems of few edges: limits of `range_edges` below, and of the edges of
-    // a list that is small (see CudaExecutor).
+    // Upper limits of `range_edges` below, and of the edges of a small list (see CudaExecutor).
+    // Tests lower them, for systems of few edges.
     static std::int64_t most_range_edges, most_small_edges;
     // Receivers of a group, for which generated kernels have room
     // (mdcg/codegen/conv/table_blocks.py).
     static constexpr std::int64_t GROUP = 3;
-    // With fewer receivers, a warp for each leaves most of a device idle, so that several warps
+    // With fewer receivers, a warp per receiver leaves most of a device idle, so several warps
     // share the edges of a receiver. Tests set this, too.
     static std::int64_t fewest_filling;
 
     explicit DeviceEdges(CudaKernels& kernels);
 
-    // All steps for a graph of the host that Graph::update_order has put in order. `reversed` is
-    // explained at `complete`. Synchronizes.
+    // Does all steps for a graph of the host that Graph::update_order has put in order. `reversed`
+    // is explained at `complete`. Synchronizes.
     void upload(const Graph& graph, int num_types, bool reversed, const DeviceStream& stream);
-    // `fresh`: for the first time after upload. Synchronizes where anything is copied. Changes
-    // `shifts`, whose addresses are in captured steps.
+    // `fresh`: the first call after upload. Synchronizes if anything is copied. Changes `shifts`,
+    // whose addresses captured steps contain.
     void upload_shifts(const Graph& graph, const System& system, bool fresh,
                        const DeviceStream& stream);
 
     void reserve_nodes(std::int64_t local, std::int64_t nodes);
-    // What the device has counted: row_ptr and total.
+    // How take_rows continues after the device has counted edges in row_ptr and total.
     struct Count {
         // [num_nodes] the caller's number of each node, which the stream writes to memory of the
-        // host; null: first_number and those that follow it.
+        // host; null: first_number, first_number + 1, ...
         const std::int32_t* numbers;
         std::int32_t first_number;
         double reach;                 // Å, within which neighbours were counted
@@ -83,15 +83,15 @@ public:
         std::function<void()> write;  // enqueues the kernel that writes sender (and image)
     };
     // Waits for the stream, reserves memory for the edges and calls `write`. Returns the caller's
-    // number of each node. Throws EngineError or GeometryError where there are too many edges,
-    // before it reserves any.
+    // number of each node. Throws EngineError or GeometryError if there are too many edges, before
+    // it reserves memory.
     std::vector<std::int32_t> take_rows(const Count& count, const DeviceStream& stream);
-    // Room for the shift of each edge, for Count::write.
+    // Reserves memory for the shift of each edge, for Count::write.
     double* reserve_shifts();
-    // Everything else; `host_types` [num_nodes], in any order that has local nodes first. Where
-    // `reversed`, the reverse of each edge between local nodes is in the list, with the opposite
-    // vector; rounding may have left out some that are as long as the list reaches. Waits for the
-    // stream, and leaves last kernels on it.
+    // Makes the rest of the list. `host_types` [num_nodes] may be in any order that has local nodes
+    // first. `reversed`: the list has the reverse of each edge between local nodes, with the
+    // opposite vector, but rounding may have left out some that are as long as the list reaches.
+    // Waits for the stream, but not for the last kernels that it enqueues.
     void complete(const std::int32_t* host_types, int num_types, bool reversed,
                   const DeviceStream& stream);
 
@@ -99,17 +99,17 @@ public:
     std::int32_t receiver_of(std::int32_t edge) const;
     std::int32_t sender_of(std::int32_t edge, const DeviceStream& stream) const;
 
-    // Divides the receivers into ranges of nearly the same number of edges, and of at most
-    // `most_edges` unless one group (or one receiver, without pairs) has more. Ranges are whole
-    // groups. Senders and rows are not counted.
+    // Divides the receivers into ranges of nearly equal numbers of edges, and of at most
+    // `most_edges` unless one group (without pairs: one receiver) has more. A range has whole
+    // groups. The numbers of senders and rows are left at 0.
     std::vector<ReceiverRange> divided(std::int64_t most_edges) const;
 
     // How the next list is made.
     EdgeOrder edge_order = EdgeOrder::any;
     bool by_sender_type = false;  // see by_length
     // A list whose pairs have at most 3 * range_edges rows, by estimate or count, is one range.
-    // Others have ranges of at most 1.5 * range_edges rows, unless one of divided(range_edges) has
-    // more.
+    // Otherwise a range has at most 1.5 * range_edges rows, unless a range of divided(range_edges)
+    // has more.
     std::int64_t range_edges = 8192;
     int gradient_streams = 1;  // streams whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
@@ -124,46 +124,46 @@ public:
     std::int32_t* receiver_type = nullptr;  // [num_edges]
     EdgeShifts shifts{};                    // added to pos[receiver] - pos[sender]
     std::int32_t* image_rows = nullptr;     // [num_edges] memory for shifts.image
-    // Pairs, unless edge_order is any: `group` receivers that follow each other are a group (0:
-    // there are no pairs), and a pair is listed with one of its two edges, in the group of that
-    // edge's receiver. Edges without a reverse between local nodes are listed alone. A group writes
-    // one row for each of its senders. Rows are in order of range, sender and group.
+    // Pairs, unless edge_order is any. `group` neighbouring receivers form a group (0: there are no
+    // pairs). A pair is listed as one of its two edges, in the group of that edge's receiver. Edges
+    // between local nodes without a reverse are listed alone. A group writes one row for each of
+    // its senders. Rows are sorted by range, then sender, then group.
     std::int64_t group = 0;
     std::int64_t* one_way = nullptr;   // [1] not 0: all edges are listed alone
     std::int32_t* by_group = nullptr;  // [num_edges] edges by group, then by sender and receiver
-    std::int32_t* pair_row = nullptr;  // [num_edges] their rows; -1: it is not listed
+    std::int32_t* pair_row = nullptr;  // [num_edges] rows of these edges; -1: not listed
     // [sum of num_senders] nodes that send to a range, ascending, one range after the other. Null:
     // there is one range, and all nodes count as its senders, also those without edges.
     std::int32_t* range_sender = nullptr;
-    // [sum of num_senders + 1 of each range] first row of each of them, and the end of the last.
+    // [sum over ranges of num_senders + 1] first row of each sender, then the end of the range.
     std::int32_t* range_row_ptr = nullptr;
     // All edges by sender.
     std::int32_t* sender_ptr = nullptr;  // [num_nodes + 1]
     std::int32_t* by_sender = nullptr;   // [num_edges] edges, ascending for each sender
     std::int32_t* types = nullptr;       // [num_nodes]
-    // Nodes by type: local ones first, then ghosts.
+    // Local nodes sorted by type, then ghosts sorted by type.
     std::int32_t* by_type = nullptr;             // [num_nodes]
     std::vector<std::int32_t> local_type_first;  // [T + 1], host
     std::vector<std::int32_t> ghost_type_first;  // [T + 1], host, from num_local
     TypePairs pairs;                             // host
 
-    // Made by each step from positions.
+    // Each step makes these from positions.
     double* positions = nullptr;  // [num_nodes][3]
     void* unit = nullptr;         // [num_edges][3] of T; zeros from r_max on
     double* length = nullptr;     // [num_edges] Å; longer than any cutoff from r_max on
     // [num_edges] edges of receiver r that are shorter than r_max, ascending: the first
     // num_active[r] from active + row_ptr[r].
     std::int32_t* active = nullptr;
-    // [num_edges] the same, the shortest first (lengths that differ by less than about r_max / 2^17
-    // may be exchanged). Where radial tables depend on the sender, its type modulo 128 comes first,
-    // so that edges which read the same row follow each other. The edges of a receiver that has
-    // more than 256 are ascending.
+    // [num_edges] the same edges by length (to about r_max / 2^17). If by_sender_type is set, they
+    // are sorted by the sender's type modulo 128 first, so that edges which read the same row of a
+    // table follow each other. The edges of a receiver that has more than 256 are ascending
+    // instead.
     std::int32_t* by_length = nullptr;
     std::int32_t* num_active = nullptr;  // [num_local]
     // [num_edges] edges that stand for the active pairs of a group, in the order of by_group: the
     // first num_pairs[group] from active_pairs + row_ptr[first receiver of the group].
     std::int32_t* active_pairs = nullptr;
-    std::int32_t* active_pair_row = nullptr;  // [num_edges] their rows
+    std::int32_t* active_pair_row = nullptr;  // [num_edges] rows of these pairs
     std::int32_t* num_pairs = nullptr;        // [groups]
     std::int32_t* active_rows = nullptr;      // [num_rows()] 0 or 1
 
@@ -191,7 +191,7 @@ private:
     DeviceMemory nodes_, edges_, senders_, small_, shift_memory_, table_memory_;
     PinnedMemory staging_;  // counts that are read back while a list is made
     std::int64_t node_capacity_ = 0, edge_capacity_ = 0;
-    char* workspace_ = nullptr;          // in the place of what steps make
+    char* workspace_ = nullptr;          // shares memory with what steps make
     std::vector<std::int32_t> row_ptr_;  // host
     std::vector<double> shift_, table_;
     std::vector<std::int32_t> image_;

@@ -1,4 +1,4 @@
-// Points of operations without edges, on a device.
+// Points on a device, for operations without edges.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ class DevicePoints {
 public:
     explicit DevicePoints(CudaKernels& kernels);
 
-    // New points, which the host has sorted at these positions [num_nodes][3]; they serve until
-    // one has moved by more than the slack. Waits for the stream.
+    // Takes new points, which the host has sorted at these positions [num_nodes][3]. They are valid
+    // until a point has moved by more than the slack. Waits for the stream.
     void upload(const Points& points, const double* positions, std::int64_t num_local, double slack,
                 const DeviceStream& stream);
-    // Moves them with the nodes, whose positions are on the device.
+    // Moves points with their nodes, whose positions are on the device.
     void place(const double* positions, const DeviceStream& stream) const;
-    // Numbers of nodes, for every point: [numbers][count], until the next call.
+    // Returns [numbers][count]: for every point the numbers of its node. Valid until the next call.
     template <typename T>
     const double* gather(const T* rows, int numbers, int width, const DeviceStream& stream) const;
-    // The first of the `width` numbers of a row.
+    // The same for the first of the `width` numbers of a row.
     const double* gather_slopes(const double* slopes, int width, const DeviceStream& stream) const;
-    // Adds what operations have summed to results [num_local][3] and [num_local][9] or null.
+    // Adds forces() and virials() to results [num_local][3] and [num_local][9] (or null).
     void add_forces(double* forces, double* virials, const DeviceStream& stream) const;
     void clear_forces(const DeviceStream& stream) const;
 
@@ -34,7 +34,7 @@ public:
     std::int64_t count() const { return count_; }
     double* forces() const { return forces_; }    // [num_local][3]
     double* virials() const { return virials_; }  // [num_local][6]
-    // A row of 64 bytes of each local node, for what the forward pass leaves to the backward pass.
+    // A row of 64 bytes per local node, for what the forward pass keeps for the backward pass.
     void* kept_rows() const { return kept_; }
     std::size_t bytes() const { return memory_.bytes(); }
 

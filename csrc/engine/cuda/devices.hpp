@@ -1,4 +1,4 @@
-// Devices by their names, and what the CUDA driver says as errors of the engine.
+// Names of devices, and errors of the CUDA driver as errors of the engine.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace mdcg {
 
 std::string device_label(int device);  // "cuda:0"
 
-// "cuda" (the first) and "cuda:N" are numbers of devices, "cpu" is -1; throws EngineError where it
-// is nothing of that, or where there is no such device.
+// Returns the number of device "cuda" (the first) or "cuda:N", and -1 for "cpu". Throws EngineError
+// for other texts, and if there is no such device.
 int parse_device(const std::string& text);
 
 // Throws EngineError (ErrorKind::memory or device): one sentence with what to do.

@@ -13,8 +13,8 @@ namespace mdcg {
 
 namespace {
 
-// Of two buffers of rows of pairs. A range must have enough receivers to fill all multiprocessors
-// with blocks.
+// Bytes of the two buffers of rows of pairs. A range must have enough receivers to fill all
+// multiprocessors with blocks.
 template <typename T>
 constexpr std::int64_t RANGE_BYTES = std::int64_t(1) << (sizeof(T) == 4 ? 29 : 30);
 constexpr std::int64_t RANGE_STEP = 8192;  // edges
@@ -45,7 +45,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
         graph_.by_sender_type = graph_.by_sender_type || op->by_sender_type();
         row = std::max(row, op->pair_row_bytes());
     }
-    // as many edges as rows that fit into the two buffers; these may be half as large again
+    // As many edges as rows fit into the two buffers, which may be half as large again.
     const std::int64_t steps = std::max<std::int64_t>(RANGE_BYTES<T> / (2 * RANGE_STEP * row), 1);
     graph_.range_edges = std::min(steps * RANGE_STEP, DeviceEdges::most_range_edges);
     worker_.stream = &stream_;
@@ -128,8 +128,8 @@ void CudaExecutor<T>::set_points(const Points& points, const double* positions, 
 
 template <typename T>
 void CudaExecutor<T>::on_new_list() {
-    // Of lists of one system the steps are the same but for addresses and sizes. Another system's
-    // first evaluation goes layer by layer, for times of that system.
+    // Lists of one system have the same steps, except for addresses and sizes. The first evaluation
+    // of another system runs layer by layer, which gives the times of its layers.
     if (8 * std::abs(graph_.num_local - step_nodes_) > step_nodes_) {
         steps_.clear();
         step_nodes_ = graph_.num_local;
@@ -150,8 +150,8 @@ void CudaExecutor<T>::set_shifts(const Graph& graph, const System& system, bool 
     if (std::memcmp(&before, &graph_.shifts, sizeof before) != 0) forget_steps();
 }
 
-// Results first, which are larger: memory that grows takes an eighth more than it needs where it
-// can, and if positions did so first, too little could be left for results.
+// Reserves results first, because they are larger: growing memory takes an eighth more than it
+// needs if possible, and if positions did so first, too little could be left for results.
 template <typename T>
 void CudaExecutor<T>::reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points) {
     results_.reserve(local, nodes, stream_);
@@ -166,9 +166,9 @@ std::size_t CudaExecutor<T>::end_of_rows(const BufferPlan& plan, std::int64_t lo
     return size(ceil_div(items, ALIGNED)) * DEVICE_ALIGNMENT;
 }
 
-// What both kinds of evaluation need at most, so that captured steps keep their addresses. Scratch
-// memory of an operation is behind the rows that are in use while it runs. scratch_bytes is the
-// larger of what its two passes ask for.
+// Reserves what evaluations with and without gradients need at most, so that captured steps keep
+// their addresses. Scratch memory of an operation is behind the rows that are in use while it runs;
+// scratch_bytes is the maximum of its two passes.
 template <typename T>
 void CudaExecutor<T>::reserve() {
     std::size_t most = 0;
@@ -193,7 +193,7 @@ void CudaExecutor<T>::reserve() {
 template <typename T>
 typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, bool communicates) {
     const bool virials = wanted.virial || wanted.virials;
-    // the last two: how far results are downloaded
+    // the last two decide which results are downloaded
     const int kind = wanted.gradient + 2 * virials + 4 * communicates +
                      8 * (wanted.descriptors != nullptr) + 16 * small_ + 32 * wanted.forces +
                      64 * wanted.virials;
@@ -234,7 +234,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     finish(graph, wanted);
 }
 
-// Returns where they are on the device, or null.
+// Returns the weights on the device, or null if there are none.
 template <typename T>
 const double* CudaExecutor<T>::upload_energy_weights(const Graph& graph, const Wanted& wanted) {
     if (wanted.energy_weights == nullptr || graph_.num_local == 0) return nullptr;
@@ -246,7 +246,7 @@ const double* CudaExecutor<T>::upload_energy_weights(const Graph& graph, const W
     return energy_weights_.as<const double>();
 }
 
-// Layer by layer, with the time of each.
+// Runs layer by layer, and measures the time of each.
 template <typename T>
 void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
     events_[0]->record(stream_);
@@ -283,7 +283,8 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
         const auto enqueue_parts = [&] {
             for (std::size_t k = i; k < end; ++k) enqueue_on_stream(step.parts, k, wanted);
         };
-        // A large system keeps the device busy while its step is captured for the next time.
+        // A large system runs directly while its step is captured for the next run, so that the
+        // device does not wait.
         const bool meanwhile = step.stale && !small_;
         if (step.stale) {
             try {
@@ -306,7 +307,7 @@ void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
     stream_.synchronize();
 }
 
-// Enqueues a part on its own stream, after those that it waits for.
+// Enqueues a part on its own stream, after the parts that it waits for.
 template <typename T>
 void CudaExecutor<T>::enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
                                         const Wanted& wanted) {
@@ -411,7 +412,7 @@ void CudaExecutor<T>::store(const BatchPart& part, const Results& results) {
                        results.energy, results.virial, stream_);
 }
 
-// Rows as they are, one value after the other.
+// Copies padded rows, one value after the other.
 template <typename T>
 void CudaExecutor<T>::download_descriptors(const Stage& stage) {
     std::int64_t column = 0;

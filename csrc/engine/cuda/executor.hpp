@@ -25,45 +25,46 @@ namespace mdcg {
 template <typename T>
 class CudaExecutor : public ExecutorOf<T, CudaOp<T>> {
 public:
-    // Makes the device's context; throws DeviceError.
+    // Creates the device's context. Throws DeviceError.
     CudaExecutor(const Program& program, std::vector<std::unique_ptr<CudaOp<T>>> ops,
                  const ModelInfo& info, const CudaTarget& place);
 
-    // Once: kernels and weights. Throws EngineError (ErrorKind::compiler).
+    // Loads kernels and weights, once. Throws EngineError (ErrorKind::compiler).
     void prepare();
-    // For kernels() to list, also on NO_DEVICE: those that rare evaluations need too.
+    // Asks for all kernels, also those that only rare evaluations need, so that kernels() lists
+    // them; works on NO_DEVICE.
     void ask_for_all_kernels();
 
-    // Of what the communicator says of ghosts: the host says that it is anew, on all ranks.
+    // Drops the cached list of ghosts. All ranks call this together.
     void forget_ghosts() { ghosts_.forget_list(); }
-    // A new list, or other types. Must be called before the first run.
+    // Takes a new list, or other types. Must be called before the first run.
     void set_graph(const Graph& graph, bool reversed);  // see DeviceEdges::complete
-    // `fresh`: for the first time after set_graph.
+    // `fresh`: the first call after set_graph.
     void set_shifts(const Graph& graph, const System& system, bool fresh);
-    // A new list, made on the device where that can be (see CudaCellList::grid); the graph becomes
-    // one without edges, and positions() those of the points.
+    // Makes a new list on the device. Returns false if that is not possible (see
+    // CudaCellList::grid). `graph` then has no edges, and positions() holds the points.
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
-    // A new list of some systems of a batch, whose positions it takes too (positions() is not read
-    // then); throws as CudaBatch::make_list.
+    // Makes a new list of some systems of a batch, and takes their positions; positions() is not
+    // read then. Throws the same errors as CudaBatch::make_list.
     void make_list(const BatchPart& part, double r_max, Graph& graph);
-    // Results of the last run, of such a list; see CudaBatch::store_sums.
+    // Stores results of the last run for such a list; see CudaBatch::store_sums.
     void store(const BatchPart& part, const Results& results);
-    // New points, after set_graph; see DevicePoints::upload.
+    // Takes new points, after set_graph; see DevicePoints::upload.
     void set_points(const Points& points, const double* positions, double slack);
-    // Of the next run, [num_nodes][3] in the order of the graph; after make_list: as they were
-    // given.
+    // Positions of the next run, [num_nodes][3] in the order of the graph; after make_list in the
+    // order given.
     double* positions() { return positions_.as<double>(); }
 
     struct Wanted {
         bool gradient = false, forces = false, virial = false, virials = false;
         double* descriptors = nullptr;           // [num_local][descriptor_width] in the given order
-        const double* energy_weights = nullptr;  // as of System
+        const double* energy_weights = nullptr;  // see System
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 
     // The results below belong to the last run. They are in the order given if in_given_order(),
-    // and else in the order of the graph. Forces and virials are there where they were wanted.
+    // otherwise in the order of the graph. Forces and virials are valid if they were wanted.
     bool in_given_order() const { return source_ == Source::cells; }
     double energy() const { return energy_; }
     const double* energies() const { return results_.on_host(results_.energies); }  // [num_local]
@@ -71,8 +72,8 @@ public:
     const double* virials() const { return results_.on_host(results_.virials); }  // [num_nodes][9]
     const std::array<double, 9>& virial() const { return virial_; }
 
-    // times(): of the last uncaptured run
-    int replays() const { return replays_; }  // of captured steps
+    // times() belongs to the last run that was not captured.
+    int replays() const { return replays_; }  // number of runs of captured steps
     // Rows that the last run's exchanges copied, between device and host or from device to device.
     std::size_t exchanged_bytes() const { return exchanged_; }
     bool from_device_to_device() const { return ghosts_.from_device_to_device(); }
@@ -85,7 +86,7 @@ private:
     struct Step {
         std::vector<StepPart> parts;
         std::vector<std::unique_ptr<CapturedGraph>> segments;
-        bool stale = true;  // are addresses or sizes of the segments old
+        bool stale = true;  // the segments have old addresses or sizes
         int runs = 0;
     };
     double* on_device(const StepResults::Part& part) const {
@@ -97,7 +98,7 @@ private:
     }
     Step& step_of(const Wanted& wanted, bool communicates);
     void on_new_list();
-    // Before a list: where results and positions go, of nodes and of points that a list is made of.
+    // Before a new list: reserves memory for results of nodes and positions of points.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve();
     // Returns the aligned number of bytes that the total rows, the chunk rows and the first
@@ -123,18 +124,19 @@ private:
     int num_types_;
     KernelStreams streams_;
     const DeviceStream& stream_;             // stream 0
-    std::deque<DeviceStream> side_streams_;  // of captured steps: 1, 2, ..
+    std::deque<DeviceStream> side_streams_;  // streams 1, 2, .. of captured steps
     CudaKernels kernels_;
     DeviceEdges graph_;
     CudaCellList cells_;
-    // True if the list has so few edges that single kernels leave the device partly idle. Then the
-    // parts of a step are spread over streams. With 437,000 edges, kernels that run at once compete
-    // for memory and cache, and a step takes 1 to 2 % longer. Operations on points add to forces
-    // and to rows that are not values of the program, so that their dependencies are unknown.
+    // True if the list has so few edges that single kernels leave the device partly idle. The parts
+    // of a step are then spread over streams. (With 437,000 edges, simultaneous kernels compete for
+    // memory and cache, and a step takes 1 to 2 % longer.) False for programs that read points:
+    // their operations add to forces and to rows that are not values of the program, so that their
+    // dependencies are unknown.
     bool small_ = false;
     // What made the list.
     enum class Source { graph, cells, batch } source_ = Source::graph;
-    std::unique_ptr<CudaBatch> batch_;  // made by the first one
+    std::unique_ptr<CudaBatch> batch_;  // made by the first batch
     CudaGeometry<T> geometry_;
     CudaGhosts<T> ghosts_;
     std::unique_ptr<DevicePoints> points_;  // null: the program reads edges
@@ -145,7 +147,7 @@ private:
     PinnedMemory positions_, descriptors_;
     CudaWorker<T> worker_;
     std::map<int, Step> steps_;    // by kind of evaluation
-    std::int64_t step_nodes_ = 0;  // local ones of the first list they were for
+    std::int64_t step_nodes_ = 0;  // local nodes of the first list that steps_ were made for
 
     double energy_ = 0;
     std::array<double, 9> virial_{};

@@ -12,7 +12,7 @@ namespace mdcg {
 
 namespace {
 
-// Compute capability of the chips that gemm_warpgroup.cuh is written for.
+// Compute capability of the GPUs that gemm_warpgroup.cuh is written for.
 constexpr int WARPGROUPS = 90;
 
 // One kernel of the text.
@@ -20,9 +20,9 @@ struct TileShape {
     const char *name, *macro;
     int rows, columns, depth, stages, warp_rows, warp_columns;
     int groups;           // of warps that share a slice: for long sums of few columns
-    int blocks;           // of a multiprocessor, that registers are kept for
-    double efficiency;    // of multiplications, relative to the first
-    double latency;       // us of a slice of a block that is alone on its multiprocessor
+    int blocks;           // per multiprocessor, which limits the registers of a thread
+    double efficiency;    // speed of multiplications, relative to the first tile
+    double latency;       // us per slice, for a block that is alone on its multiprocessor
     bool images = false;  // b is read as images: see make_images
     int threads() const { return 32 * (rows / warp_rows) * (columns / warp_columns) * groups; }
 };
@@ -49,13 +49,13 @@ const std::vector<TileShape> DOUBLE_TILES{
 template <typename T>
 int tensor_bits(int capability) {
     if (sizeof(T) == 8) return 53;
-    // On these chips tf32 is at least seven times as fast as float32.
+    // On these GPUs tf32 is at least seven times as fast as float32.
     for (const int fast : {80, 90, 100, 103})
         if (capability == fast) return 24;
     return 0;
 }
 
-// As the text has them.
+// Shared memory of a block, laid out as in kernels/gemm_tiles.cuh.
 template <typename T>
 int shared_bytes(const TileShape& tile, int bits) {
     constexpr int LANE_ITEMS = 16 / static_cast<int>(sizeof(T));
@@ -105,7 +105,7 @@ bool has_whole_slices(const std::vector<CudaPart>& parts) {
     });
 }
 
-// A product, cut where its rows or blocks would be too many for 32 bits.
+// Cuts a product into pieces whose rows and blocks can be counted in 32 bits.
 template <typename T>
 void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     constexpr std::int64_t MOST = std::int64_t(1) << 30;
@@ -134,11 +134,11 @@ void cut(const CudaProduct<T>& p, std::vector<GemmProduct<T>>& all) {
     }
 }
 
-// The tile with which the busiest multiprocessor ends first. Its slices take either the time of
-// their multiplications or, where these are few, the latency of the deepest block's: blocks wait
-// for memory at the same time. Results must depend neither on the device nor on the number of rows:
-// groups of warps change the order of sums, so they are chosen by depth and columns alone. RATE and
-// latencies were measured on an H200.
+// Returns the tile with which the busiest multiprocessor is estimated to end first. Its time is the
+// time of its multiplications or, if there are few, the latency of all slices of the deepest block,
+// because blocks wait for memory at the same time. Results must depend neither on the device nor on
+// the number of rows; groups of warps change the order of sums, so tiles with groups are chosen by
+// depth and columns alone. RATE and latencies were measured on an H200.
 template <typename T>
 std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape>& tiles,
                       int multiprocessors) {
@@ -181,10 +181,10 @@ std::size_t best_tile(const GemmProducts<T>& launch, const std::vector<TileShape
     return best;
 }
 
-// The matrix as gemm_warpgroup.cuh copies it to shared memory: an image for each slice of rows and
-// each tile of columns, the last one filled up with zeros. An image holds the numbers rounded to
-// tf32, and then what rounding left. Both are in the order in which the instruction gives rows and
-// columns to lanes, so that the columns of a lane are neighbours in c.
+// Returns the matrix in the form in which gemm_warpgroup.cuh copies it to shared memory: an image
+// for each slice of rows and each tile of columns, padded with zeros. An image holds all numbers
+// rounded to tf32, then all remainders. Both are in the order in which the instruction assigns rows
+// and columns to lanes, so that the columns of a lane are neighbours in c.
 std::vector<float> make_images(const float* matrix, std::int64_t rows, std::int64_t columns) {
     constexpr std::int64_t DEPTH = WARPGROUP_TILE.depth, COLUMNS = WARPGROUP_TILE.columns;
     constexpr std::int64_t ITEMS = DEPTH * COLUMNS;
@@ -248,7 +248,7 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
             functions_.push_back(kernels.fixed(tile.images ? "gemm_warpgroup.cuh" : "gemm.cuh",
                                                tile.name, text, shared_bytes<T>(tile, bits)));
     };
-    // A kernel file of one target also serves later chips, which may multiply the other way.
+    // A kernel file of one target also serves later GPUs, which may multiply the other way.
     const bool listed = kernels.device() == NO_DEVICE;
     if (listed && sizeof(T) == 4) ask(bits_ == 0 ? 24 : 0);
     ask(bits_);

@@ -52,7 +52,7 @@ void CudaGhosts<T>::on_new_list(Communicator& communicator, int width, const Dev
         }
     } catch (...) {
         if (!peers) throw;
-        problem = PeerWindows::problem_of(std::current_exception());  // others wait to hear of it
+        problem = PeerWindows::problem_of(std::current_exception());  // other ranks wait for it
     }
     if (!peers) windows_.reset();
     if (peers && !windows_) windows_ = std::make_unique<PeerWindows>(device_);
@@ -67,7 +67,7 @@ void CudaGhosts<T>::take_sent(const Communicator& communicator, const DeviceEdge
     const SentNodes sent = communicator.sent_nodes();
     num_sent_ = sent.count;
     list_.assign(sent.node, sent.node + sent.count);
-    // rows by node, of equal nodes the earlier first
+    // sorts rows by node, stably
     std::vector<std::int32_t> place(size(graph.num_local) + 1, 0);
     for (std::int64_t i = 0; i < sent.count; ++i) {
         const std::int64_t node = sent.node[i];
@@ -98,7 +98,7 @@ void CudaGhosts<T>::take_sent(const Communicator& communicator, const DeviceEdge
     stream.synchronize();
 }
 
-// Rows come in blocks, one for each process, that must be all of them.
+// Checks that the blocks of rows, one for each process, cover all rows.
 template <typename T>
 void CudaGhosts<T>::check_peers(const Peers& peers, const DeviceEdges& graph) const {
     const auto check = [&](const std::string& what, std::int64_t all, auto first, auto count) {
@@ -123,7 +123,8 @@ void CudaGhosts<T>::check_peers(const Peers& peers, const DeviceEdges& graph) co
     check("ghosts", graph.num_nodes - graph.num_local, &Peer::ghost_first, &Peer::num_ghosts);
 }
 
-// What others have in their windows for this process: its ghosts, or rows it sent.
+// Copies what other processes have in their windows for this one: its ghosts, or gradients of rows
+// that it sent.
 template <typename T>
 void CudaGhosts<T>::from_peers(Communicator& communicator, char* to, bool ghosts, std::size_t row,
                                const DeviceStream& stream) {
@@ -141,8 +142,8 @@ void CudaGhosts<T>::from_peers(Communicator& communicator, char* to, bool ghosts
     }
 }
 
-// Shared by all exchanges: each waits for the stream before the host touches them, and with that
-// for the copies of the one before.
+// Reserves buffers, which all exchanges share: each exchange waits for the stream, and so for the
+// copies of the exchange before, before the host touches them.
 template <typename T>
 void CudaGhosts<T>::reserve(int width, const DeviceEdges& graph, const DeviceStream& stream) {
     const auto [row, local, all] = row_bytes<T>(width, graph);
@@ -206,7 +207,7 @@ void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width,
     if (!by_rows_) {
         to_host(host, device, all, stream);
         communicator.reverse(host, width, sizeof(T));
-        to_device(device, host, local, stream);  // nothing reads the ghosts' any more
+        to_device(device, host, local, stream);  // rows of ghosts are not read again
         return;
     }
     T* const packed = packed_.template as<T>();

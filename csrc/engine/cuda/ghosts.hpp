@@ -1,5 +1,5 @@
-// Exchange of rows with other processes: only rows that travel are copied, to the host and back, or
-// straight from device to device.
+// Exchange of rows with other processes. Only rows that are sent or received are copied: through
+// the host, or directly from device to device.
 #pragma once
 
 #include <cstddef>
@@ -20,22 +20,22 @@ class CudaGhosts {
 public:
     explicit CudaGhosts(CudaKernels& kernels);
 
-    // For every new list of edges, before its first exchange; `width`: items of the longest row.
-    // Collective where rows go from device to device. Throws EngineError where the communicator
-    // names nodes that are not local.
+    // To be called for every new list of edges, before its first exchange; `width`: items of the
+    // longest row. Collective if rows go from device to device. Throws EngineError if the
+    // communicator names nodes that are not local.
     void on_new_list(Communicator& communicator, int width, const DeviceEdges& graph,
                      const DeviceStream& stream);
     bool has_list() const { return listed_; }
     void forget_list() { listed_ = false; }
 
     // `rows` is on the device and has a row of `width` items, a multiple of 16 bytes, for every
-    // node. Both wait for the stream; what they enqueue after the exchange is done in its order.
+    // node. Both wait for the stream, but not for what they enqueue after the exchange.
     void forward(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
                  const DeviceStream& stream);
     void reverse(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
                  const DeviceStream& stream);
 
-    // Copied between device and host, or from other devices, since the last call of take_copied.
+    // Bytes copied between device and host, or from other devices, since the last call.
     std::size_t take_copied();
     bool from_device_to_device() const { return windows_ != nullptr; }
     std::size_t bytes() const {  // on the device
@@ -56,8 +56,8 @@ private:
     bool listed_ = false;
     bool by_rows_ = false;  // else all rows pass through the host
     std::int64_t num_sent_ = 0, num_owners_ = 0;
-    // On the device: nodes that are sent; those of them that are any, once each, with the places
-    // in the list of each.
+    // On the device: node_ [num_sent] nodes of sent rows; owner_ [num_owners] each of these nodes
+    // once; place_ from first_[i] to first_[i + 1]: the rows of owner_[i].
     DeviceMemory lists_, packed_;
     const std::int32_t *node_ = nullptr, *owner_ = nullptr, *first_ = nullptr, *place_ = nullptr;
     PinnedMemory sent_, ghosts_;

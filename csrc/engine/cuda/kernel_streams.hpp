@@ -1,4 +1,4 @@
-// Streams of an evaluation, for kernels that may run beside each other.
+// Streams of an evaluation, for kernels that may run at the same time.
 #pragma once
 
 #include <array>
@@ -8,12 +8,12 @@
 
 namespace mdcg {
 
-// Stream 0 is the evaluation's own stream. Between `fork` and `join` others run beside it, in
-// captured graphs too.
+// Stream 0 is the evaluation's own stream. Between `fork` and `join` the other streams run at the
+// same time, in captured graphs too.
 class KernelStreams {
 public:
-    // Kernels of a pass run on the first KERNELS streams. With several ranges, rows are summed on
-    // the stream after those of the kernels.
+    // Kernels of a pass run on the first KERNELS streams. With several ranges, the last stream sums
+    // rows.
     static constexpr int KERNELS = 4, COUNT = KERNELS + 1;
 
     explicit KernelStreams(int device)
@@ -25,11 +25,11 @@ public:
     const DeviceStream& operator[](int stream) const {
         return streams_[static_cast<std::size_t>(stream)];
     }
-    // Streams 1 to streams - 1 begin after what stream 0 has been given.
+    // Streams 1 to streams - 1 wait for what is now enqueued on stream 0.
     void fork(int streams) {
         for (int stream = 1; stream < streams; ++stream) follow(stream, 0);
     }
-    // What stream `to` is given from now on begins after what the first `streams` have been given.
+    // Stream `to` waits for what is now enqueued on the first `streams` streams.
     void join(int streams, int to = 0) {
         for (int stream = 0; stream < streams; ++stream)
             if (stream != to) follow(to, stream);

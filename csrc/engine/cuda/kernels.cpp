@@ -18,7 +18,7 @@ bool is_newer_than_driver(const FoundKernels& found) {
     return found.file->compiler_major(found.target) > driver_version() / 1000;
 }
 
-// What the driver refuses, though it was made as it should be.
+// The error if the driver refuses machine code that was made correctly.
 std::string not_loaded(const FoundKernels& found, const std::string& reason) {
     const int version = driver_version(), major = version / 1000;
     const std::string compiler = found.file->compiler(found.target);
@@ -34,7 +34,7 @@ std::string not_loaded(const FoundKernels& found, const std::string& reason) {
            ".*', set MDCG_NVRTC_LIB to its file and run 'python -m mdcg cache clear'";
 }
 
-// Of a file that is named, or of the cache.
+// Machine code from a kernel file that is named, or from the cache.
 class PackageCode : public CudaCode {
 public:
     PackageCode(std::shared_ptr<const Package> package, KernelChoice choice, int capability)
@@ -76,7 +76,7 @@ private:
     KernelFinder finder_;
 };
 
-// Of no device: texts are listed.
+// No machine code: texts are only listed.
 class ListedCode : public CudaCode {
 public:
     explicit ListedCode(KernelFile file) : file_(std::move(file)) {}
@@ -97,7 +97,7 @@ CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice,
 
 CudaCodePtr code_of(KernelFile file) { return std::make_shared<ListedCode>(std::move(file)); }
 
-// A text, and its module once it was loaded.
+// A text, and its module once it is loaded.
 class CudaProgram {
 public:
     explicit CudaProgram(CudaKernelSource text) : text_(std::move(text)) {}
@@ -212,7 +212,7 @@ nlohmann::json CudaKernels::report() const {
             {"origin", program->loaded() ? found.origin : "not loaded"},
             {"target", found.target.empty() ? target_of(place_.capability) : found.target}};
         if (seconds > 0) entry["compile_seconds"] = seconds;
-        seconds = 0;  // they count once
+        seconds = 0;  // reported once
         out.push_back(std::move(entry));
     }
     return out;

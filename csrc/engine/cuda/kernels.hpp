@@ -13,7 +13,7 @@
 
 namespace mdcg {
 
-class CudaProgram;  // a text with its module, see kernels.cpp
+class CudaProgram;  // a text and its module, see kernels.cpp
 
 // A kernel whose only parameter is a struct.
 class CudaFunction {
@@ -59,41 +59,41 @@ const char* kernel_source(const std::string& file);
 // The text of a program for devices.
 struct CudaKernelSource {
     std::string key;   // text_key
-    std::string name;  // of one of its kernels
-    std::string text;  // empty: Python knows it
+    std::string name;  // name of one of its kernels
+    std::string text;  // empty: a program that Python has written
 };
 
 // Where machine code comes from.
 class CudaCode {
 public:
     virtual ~CudaCode() = default;
-    // The kernel file, which also describes passes. It is made now where it is missing.
+    // The kernel file, which also describes passes. It is made now if it is missing.
     virtual const KernelFile& file() = 0;
     // Machine code of all texts for a compute capability, in order. Throws EngineError.
     virtual std::vector<std::string> find(const std::vector<CudaKernelSource>& texts,
                                           int capability) = 0;
-    // After the device refused what was found: makes it again, if that can help.
+    // Called after the device refused what was found: makes it again if that can help.
     virtual bool make_again() { return false; }
     virtual const FoundKernels& found() const = 0;
-    // The summary before kernels are loaded.
+    // The summary while kernels are not loaded.
     virtual std::string outlook() const { return "kernels: not loaded"; }
 };
 using CudaCodePtr = std::shared_ptr<CudaCode>;
 
-// What kernels are for.
+// The device that kernels are for.
 struct CudaTarget {
-    int device = 0;      // or NO_DEVICE: texts are asked for, and listed
-    int capability = 0;  // 90 for sm_90; 0: what the device has
+    int device = 0;      // or NO_DEVICE: kernels are only listed
+    int capability = 0;  // 90 for sm_90; 0: the device's own
     CudaCodePtr code = {};
 };
 
-// Machine code of the kernels that a package's evaluation runs.
+// Machine code of the kernels that evaluations of a package run.
 CudaCodePtr code_of(std::shared_ptr<const Package> package, KernelChoice choice, int capability);
-// Descriptions of passes alone, for lists.
+// No machine code, only the descriptions of passes, for listing texts.
 CudaCodePtr code_of(KernelFile file);
 
-// Loads for one device; each text once. Functions can be asked for before they
-// can be had: `load` finds all programs at once.
+// The kernels of one device; each text is loaded once. Callers first ask for all functions that
+// they need, then `load` finds and loads all programs at once.
 class CudaKernels {
 public:
     // `item_bytes` 4: T is float; 8: double.
@@ -108,12 +108,12 @@ public:
     // A kernel of csrc/kernels/FILE, for T of this class; `defines` are lines put before the file.
     CudaFunction fixed(const std::string& file, const std::string& kernel,
                        const std::string& defines = "", int shared_bytes = 0);
-    // A program that Python has written, by its key.
+    // A kernel of a program that Python has written, by the program's key.
     CudaFunction program(const std::string& key, const std::string& kernel, int shared_bytes);
 
-    // All that was asked for until now. Throws EngineError (ErrorKind::compiler).
+    // Loads what was asked for until now. Throws EngineError (ErrorKind::compiler).
     void load();
-    std::vector<CudaKernelSource> texts() const;  // of `fixed`, asked for until now
+    std::vector<CudaKernelSource> texts() const;  // what `fixed` was asked for until now
 
     // Array for the report.
     nlohmann::json report() const;

@@ -1,4 +1,4 @@
-// What devices make lists of where there are ghosts, or copies of nodes.
+// Points of lists that devices make for systems with ghosts or copies of nodes.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace mdcg {
 
-// Keeps the places that the last list was made of: other types need it again.
+// Keeps the points of the last list, because a change of types needs a new list of the same points.
 class ListCopies {
 public:
-    // Whether a list is to be made. Throws EngineError for wrong copies, or where the list is held
-    // for another system than that of the list; GeometryError for positions.
+    // Returns whether a new list must be made. Throws EngineError for wrong copies, or if the
+    // system differs from the one that the list was made for; GeometryError for wrong positions.
     bool take(const System& system, double r_max);
     void forget() { watch_.reset(); }
     bool taken() const { return watch_ != nullptr; }
 
     const VerletSkin& watch() const { return *watch_; }
-    // As long as this object and the system stay.
+    // Valid as long as this object and the system.
     ListPoints points(const System& system) const;
 
 private:

@@ -20,12 +20,12 @@ namespace mdcg {
 
 namespace {
 
-// Nodes of a batch that are evaluated at once: enough to fill any device.
+// Nodes of a batch that are evaluated together: enough to fill any device.
 constexpr std::int64_t MOST_BATCH_NODES = 32768;
-// Where all pairs of a system are looked at; larger ones have bins.
+// In systems of a batch with at most this many nodes all pairs are tested; larger ones have bins.
 constexpr std::int64_t MOST_SEARCHED_NODES = 16384;
 
-// The host's part of a step is rows of nodes, in and out: with fewer, threads take longer to start.
+// In a step the host only copies rows of nodes. With fewer nodes, starting threads takes longer.
 constexpr std::int64_t NODES_FOR_HOST_THREADS = 100000;
 
 template <typename T>
@@ -59,7 +59,7 @@ public:
     void do_evaluate(const System& system, Communicator* communicator,
                      const Results& results) override {
         check_ghosts(system, communicator);
-        // other ranks, and lists of copies, are where they were left
+        // No second attempt where other ranks take part, or where the host's list is kept.
         timed(communicator == nullptr && !system.make_edges, [&] {
             if (!system.same_edges) executor_->forget_ghosts();
             if (program_.reads_points)
@@ -145,8 +145,8 @@ protected:
     }
 
 private:
-    // `again`: where memory runs short after steps that were replayed, do it once more with all of
-    // it free: buffers that have grown take more than new ones.
+    // Calls `function` with the executor. `again`: if memory runs out after replayed steps, tries
+    // once more after freeing everything, because buffers that have grown are larger than new ones.
     template <typename Function>
     void timed(bool again, const Function& function) {
         poll_interrupt();  // the device is idle, and nothing has been touched
@@ -161,7 +161,7 @@ private:
         try {
             guarded(device_, [&] {
                 if (executor_ == nullptr) {
-                    // half prepared ones are not used again
+                    // operations that are only half prepared are not used again
                     if (ops_.empty())
                         ops_ =
                             program_.implement<CudaOp<T>>(*package_, mdcg::device_label(device_));
@@ -194,7 +194,7 @@ private:
         Clock clock;
         const int threads =
             system.num_nodes < NODES_FOR_HOST_THREADS ? 1 : usable_threads(threads_);
-        // a host that exchanges rows numbers them itself
+        // a host that exchanges rows keeps its own numbers of nodes
         const bool changed =
             graph_.update_order(system, info_.r_max, info_.num_types(), communicator == nullptr);
         own_listed_ = false;
@@ -209,7 +209,7 @@ private:
         run_layers(communicator, results, system.energy_weights, threads);
     }
 
-    // Whether the device makes lists of such a system.
+    // Returns false, without evaluating, if the device makes no list of such a system.
     bool run_cell(const CellSystem& system, const Results& results) {
         Clock clock;
         const std::int64_t nodes = system.num_nodes;
@@ -244,7 +244,7 @@ private:
         return true;
     }
 
-    // The same with ghosts, or copies of nodes; the host says when a list is to be made.
+    // The same with ghosts or copies of nodes. The host says when the list is to be made again.
     void run_copies(const System& system, Communicator* communicator, const Results& results) {
         Clock clock;
         const std::int64_t nodes = system.num_nodes;
@@ -272,7 +272,7 @@ private:
         executor_->make_list(part, info_.r_max, graph_);
         ++lists_built_;
         graph_ms_ = neighbors_ms_ = clock.lap();
-        typename CudaExecutor<T>::Wanted wanted;  // the host reads sums alone
+        typename CudaExecutor<T>::Wanted wanted;  // no forces: the host reads only sums
         wanted.virial = results.virial != nullptr || results.virials != nullptr;
         wanted.gradient = wanted.virial || results.forces != nullptr;
         wanted.descriptors = results.descriptors;
@@ -282,8 +282,8 @@ private:
         forces_ms_ = clock.lap();
     }
 
-    // Of distant points: the host sorts them, and the device moves them with their nodes while
-    // these are close to where they were.
+    // For programs that read distant points: the host sorts the points, and the device moves them
+    // with their nodes as long as nodes are near the positions at which points were sorted.
     bool run_points(const CellSystem& cell, const Results& results) {
         if (watch_ == nullptr || watch_->skin() != cell.skin)
             watch_ = std::make_unique<VerletSkin>(info_.r_max, cell.skin);
@@ -292,7 +292,7 @@ private:
         system.positions = cell.positions;
         system.types = cell.types;
         system.energy_weights = cell.energy_weights;
-        // another cell moves images further than the skin knows
+        // a change of the cell also moves images, which the skin does not cover
         const ListChange change =
             watch_->needs_rebuild(cell.num_nodes, cell.positions, cell.cell, cell.periodic);
         const bool fresh = change != ListChange::none || !own_listed_;
@@ -360,12 +360,12 @@ private:
         forces_ms_ = clock.lap();
     }
 
-    // In the order of the system.
+    // Stores results in the order of the system.
     void store(const Results& results, int threads) const {
         const CudaExecutor<T>& found = *executor_;
         check_energy(found.energy());
         if (results.energy != nullptr) *results.energy = found.energy();
-        // node is a permutation: sorted, it changes nothing
+        // graph_.node is a permutation; if it is sorted, rows keep their places
         const bool given =
             found.in_given_order() || std::is_sorted(graph_.node.begin(), graph_.node.end());
         const auto scatter = [&](const double* from, std::int64_t count, int width, double* to) {
@@ -386,8 +386,8 @@ private:
         check_finite(results);
     }
 
-    // After an error nothing of the list is trusted. If it was not one of what was given, nothing
-    // is kept at all: layers may be half prepared, and memory was perhaps short.
+    // After an error the list is dropped. `all`: the executor too, because the error was not in the
+    // input: layers may be half prepared, or memory may have run out.
     void forget(bool all) {
         listed_ = own_listed_ = false;
         copies_.forget();
@@ -396,19 +396,19 @@ private:
 
     std::vector<std::unique_ptr<CudaOp<T>>> ops_;  // until an executor takes them
     int device_, capability_ = 0;
-    pid_t process_ = 0;  // of the first evaluation
+    pid_t process_ = 0;  // the process of the first evaluation
     std::string name_;
     CudaCodePtr code_;
     std::unique_ptr<CudaExecutor<T>> executor_;
-    bool listed_ = false;    // is the graph on the device
-    bool reversed_ = false;  // and were its edges given with their reverses
-    // Of lists that the device makes.
+    bool listed_ = false;    // graph_ is on the device
+    bool reversed_ = false;  // System::reversed of that graph
+    // For lists that the device makes.
     std::unique_ptr<VerletSkin> watch_;
-    std::vector<std::int32_t> types_;  // [num_nodes], of the last one
-    bool own_listed_ = false;          // is it on the device
-    ListCopies copies_;                // where the list is of those
-    Points points_;                    // of programs that read them
-    std::vector<double> images_;       // shifts that they were made with
+    std::vector<std::int32_t> types_;  // [num_nodes] of the last list
+    bool own_listed_ = false;          // a list of run_cell is on the device
+    ListCopies copies_;                // for lists of ghosts and copies
+    Points points_;                    // for programs that read points
+    std::vector<double> images_;       // image shifts that points_ were made with
     std::int64_t lists_built_ = 0;
     double neighbors_ms_ = 0;
 };

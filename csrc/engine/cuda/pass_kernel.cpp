@@ -68,7 +68,7 @@ CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
         entry.stream = static_cast<int>(each.integer("stream", 0, KernelStreams::KERNELS - 1));
         variant.entries.push_back(std::move(entry));
     }
-    // nothing that a kernel reads may be cleared for its results
+    // only results may be cleared, nothing that a kernel reads
     for (const CudaArgument name : variant.zeroed)
         if (name != CudaArgument::out && name != CudaArgument::dx && name != CudaArgument::dy)
             fields.fail("zeroed", NAMES[static_cast<std::size_t>(name)], "out, dx or dy");

@@ -15,8 +15,8 @@
 
 namespace mdcg {
 
-// What kernels may ask for. row_ptr, out and g start with the first receiver of a launch; what is
-// read by edge starts with edge 0 of the list.
+// The arguments that kernels may ask for. row_ptr, out and g start with the first receiver of a
+// launch; arrays indexed by edge start with edge 0 of the list.
 enum class CudaArgument : int {
     order,        // [edges] row of y, w, dy, dw
     sender,       // [edges] row of x
@@ -24,16 +24,16 @@ enum class CudaArgument : int {
     place,        // [edges] or [pairs]: row of dx
     types,        // [receivers]
     sender_type,  // [edges]
-    active,       // [edges] of each receiver or group first those shorter than r_max, or pairs
+    active,       // [edges] edges (or pairs) shorter than r_max, first in each receiver (or group)
     num_active,   // [receivers], [groups]
-    n_rows,       // receivers; groups, n_parts times where several blocks share one
+    n_rows,       // receivers; or groups times n_parts
     n_types,      // sets of coefficients; types of atoms
     n_adds,       // not 0: add to dx
     n_parts,      // blocks that share the pairs of a group
     n_flip,       // not 0: unit vectors point from the receiver to the sender
     unit,         // [edges][3]
     length,       // [edges] Å
-    places,       // of a PolynomialTable
+    places,       // places of a PolynomialTable
     table,
     x,
     y,
@@ -43,17 +43,17 @@ enum class CudaArgument : int {
     dx,
     dy,
     dw,
-    de,    // [edges][3] gradients of the vectors, added to
-    n_de,  // items from those of one stream to those of the next
-    // Of pairs: see DeviceEdges. There, g and types begin with node 0.
+    de,    // [streams][edges][3] gradients of the vectors, added to
+    n_de,  // items of the gradients of a stream
+    // For pairs, see DeviceEdges. With these, g and types begin with node 0.
     n_group,
     n_first,   // receiver
     n_local,   // receivers of the list
     receiver,  // [edges]
     node,      // [edges] sender
     one_way,
-    own,  // [receivers][n_parts] rows of dx that blocks have summed for their receivers
-    xa,   // cotangents, which only operators of torch have
+    own,  // [receivers][n_parts] rows of dx that blocks sum for their receivers
+    xa,   // cotangents: only in operators of torch
     yb,
     wc,
     count
@@ -80,15 +80,15 @@ class CudaPassKernel {
 public:
     using Widths = std::vector<std::pair<const char*, std::int64_t>>;
 
-    // Of "forward", "backward", "table_forward" or "table_backward". `widths`: items of a row of
-    // operands, which the kernels must have been made for.
+    // `pass`: "forward", "backward", "table_forward" or "table_backward". `widths`: items of a row
+    // of each operand, for which the kernels must have been made.
     CudaPassKernel(const OpSpec& layer, std::string pass, Widths widths);
 
-    // Takes the programs for the device. Throws EngineError where there are none, they are damaged,
-    // or the device is too old for all.
+    // Takes the programs for the device. Throws EngineError if there are none, if they are damaged,
+    // or if the device is too old for all of them.
     void prepare(CudaKernels& kernels);
 
-    // After `prepare`: of the polynomials of the table that it reads; 0: it reads none.
+    // After `prepare`: degree of the polynomials of the table that it reads; 0: it reads none.
     int degree() const { return degree_; }
     int singles() const { return singles_; }  // coefficients in float32: see TABLE_SINGLES
     // After `prepare`: blocks that a multiprocessor holds, by an estimate that is the same on all
@@ -97,7 +97,7 @@ public:
 
     // After `prepare`: whether an operand must be zero before the launch.
     bool zeroes(CudaArgument name) const;
-    // Of kernels.
+    // Number of kernels.
     int count() const { return static_cast<int>(chosen_.entries.size()); }
     // Streams that the kernels may run on, at least 1. Kernels of different streams write to
     // different memory; `de` has a part for each stream.
@@ -119,7 +119,7 @@ private:
     struct Entry {
         std::string name;
         std::size_t program = 0;
-        int threads = 0, shared_bytes = 0;  // of each warp_group
+        int threads = 0, shared_bytes = 0;  // per warp group
         int max_warp_groups = 1, stream = 0;
         std::int64_t rows = 1;
         CudaFunction function;

@@ -15,7 +15,8 @@ namespace mdcg {
 
 namespace {
 
-// The driver may put it into one block with other memory: handles carry the place in that.
+// Smallest window. (The driver may put small allocations into one block with other memory; handles
+// contain the offset in the block.)
 constexpr std::size_t FEWEST_BYTES = 4096;
 
 template <std::size_t N>
@@ -40,8 +41,8 @@ std::string this_machine() {
                           "let them pass through the host (exchange host)");
 }
 
-// Memory that others may look into still, though it is needed no more: it is kept for a next
-// window, as freeing it before they have closed it is not allowed.
+// Memory that is no longer needed here, but that other processes may still have open. It must not
+// be freed before they have closed it, so it is kept for a later window.
 class Retired {
 public:
     static Retired& all() {
@@ -52,7 +53,7 @@ public:
         const std::lock_guard<std::mutex> lock(mutex_);
         kept_.emplace_back(device, std::move(memory));
     }
-    // Of so many bytes at least; empty where there is none.
+    // Returns memory of at least `bytes` bytes, or empty memory if there is none.
     DeviceMemory take(int device, std::size_t bytes) {
         const std::lock_guard<std::mutex> lock(mutex_);
         for (auto at = kept_.begin(); at != kept_.end(); ++at)

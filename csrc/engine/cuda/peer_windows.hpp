@@ -1,5 +1,5 @@
-// Windows of processes on one machine into each other's devices: rows of ghosts come through them
-// without touching the host.
+// Device memory that processes on one machine share, so that rows of ghosts are copied from device
+// to device without the host.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mdcg {
 
-// Each process has a window of device memory that the others read. The window is double-buffered: a
+// Each process has a window: device memory that the others read. The window is double-buffered: a
 // half is written again only after the next exchange, when all processes have read it. So each
 // exchange needs one synchronisation of all processes.
 class PeerWindows {
@@ -22,7 +22,7 @@ public:
     PeerWindows(const PeerWindows&) = delete;
     PeerWindows& operator=(const PeerWindows&) = delete;
 
-    // Why a process cannot go on; all of them end with the first of these.
+    // Why a process cannot go on. All processes throw the problem of the lowest rank that has one.
     struct Problem {
         int kind = NONE;  // ErrorKind
         char text[512] = {};
@@ -30,22 +30,22 @@ public:
     static constexpr int NONE = -1;
     static Problem problem_of(std::exception_ptr error);
 
-    // Collective, for every list: halves of so many bytes at least, and those of the processes at
-    // the other end of `peers`. Throws EngineError on all processes where one has a problem, which
-    // may be there already.
+    // Collective, called for every list: makes halves of at least `bytes` bytes, and opens the
+    // windows of the communicator's peers. `before`: a problem that this process already has. If a
+    // process has a problem, all throw EngineError.
     void open(Communicator& communicator, std::size_t bytes, const Problem& before);
 
-    // Where this process writes what others get in the next exchange.
+    // Where this process writes what others read in the next exchange.
     char* mine() const { return memory_.as<char>() + turn_ * half_; }
-    // Collective: waits for what the stream has written, and for everybody's.
+    // Collective: waits for the stream, and until all processes have come here.
     void exchange(Communicator& communicator, const DeviceStream& stream);
-    // After an exchange: the half that was mine() of the process at that place in the peers.
+    // After an exchange: the half that was mine() in the process of peer number `peer`.
     const char* of(std::size_t peer) const;
 
     std::size_t bytes() const { return memory_.bytes(); }
 
 private:
-    // What processes tell each other.
+    // What processes tell each other in `open`.
     struct Greeting {
         SharedMemoryHandle handle;
         std::size_t half = 0;
@@ -65,7 +65,7 @@ private:
     int device_;
     DeviceMemory memory_, former_;
     std::size_t half_ = 0, turn_ = 0;
-    std::vector<Window> windows_;  // by place in the peers
+    std::vector<Window> windows_;  // by number of the peer
 };
 
 }  // namespace mdcg

@@ -9,7 +9,7 @@ namespace mdcg {
 
 namespace {
 
-// As kernels/sort.cuh has them.
+// The same values as in kernels/sort.cuh.
 constexpr int SORT_THREADS = 256, DIGIT_BITS = 8;
 
 // Rounds up to whole accesses of 16 bytes, so that what follows is aligned.

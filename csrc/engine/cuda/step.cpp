@@ -13,7 +13,7 @@ namespace {
 // and one of them writes.
 struct MemoryRange {
     enum Of { chunk, local, total, energies, edge_gradient } of;
-    std::int64_t begin = 0, end = 1;  // of an arena: columns
+    std::int64_t begin = 0, end = 1;  // columns of an arena
 };
 
 struct Uses {
@@ -33,7 +33,7 @@ bool must_follow(const Uses& later, const Uses& earlier) {
 }
 
 // Scratch memory of operations on edges begins where the local rows in use end, and may overlap all
-// that are behind: see CudaExecutor::reserve.
+// rows behind them: see CudaExecutor::reserve.
 constexpr std::int64_t SCRATCH_END = std::numeric_limits<std::int64_t>::max();
 
 // Larger programs run on one stream.
@@ -58,7 +58,7 @@ public:
         };
         for (std::size_t i = 1; i < count; ++i) {
             StepPart& part = parts[begin + i];
-            std::vector<std::size_t> nearest;  // to wait for: no other wait covers them
+            std::vector<std::size_t> nearest;  // parts to wait for, which no other wait covers
             for (std::size_t j = i; j-- > 0;) {
                 if (ended[i][j]) continue;
                 if (j > 0 && i + 1 < count && !must_follow(uses[i], uses[j])) continue;
@@ -88,9 +88,9 @@ private:
         if (has_op(part)) return op(part).forward_space == IterationSpace::nodes;
         return part.kind == StepPart::sum_energies || part.kind == StepPart::start_backward;
     }
-    // Of the streams for nodes: one whose latest part has ended when the new part begins, so that
-    // it does not wait in vain, and of these the one with the most recent part. If there is none,
-    // the one whose latest part is the oldest.
+    // Chooses among the streams for nodes: a stream whose latest part has ended when the new part
+    // begins, so that the new part does not wait needlessly; of several, the one with the most
+    // recent part. If there is none, the stream whose latest part is the oldest.
     static int stream_for(const std::vector<char>& ended, const std::vector<std::size_t>& last) {
         const auto rank = [&](std::size_t stream) {
             const auto part = static_cast<std::int64_t>(last[stream]);
@@ -154,7 +154,7 @@ private:
             }
         };
         outputs(op);
-        if (op.only_reader != nullptr) outputs(*op.only_reader);  // see there
+        if (op.only_reader != nullptr) outputs(*op.only_reader);  // they may be fused
         for (const int id : part.stage->zeroed) add(uses.writes, plan_.gradients, id);
     }
 
@@ -184,7 +184,7 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
         parts.push_back({StepPart::finish});
     }
     parts.push_back({StepPart::download});
-    // every pair of parts is compared
+    // the scheduler compares every pair of parts
     if (!with_gradient || !beside || parts.size() > MOST_PARTS ||
         program.num_operands() > MOST_OPERANDS)
         return parts;

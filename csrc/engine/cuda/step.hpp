@@ -11,7 +11,7 @@ struct StepPart {
     enum Kind { start, forward, sum_energies, start_backward, backward, finish, download } kind;
     const Stage* stage = nullptr;
     bool exchange = false;  // the host communicates in this part, so that it cannot be captured
-    // Of a captured step: the stream that runs this part, the parts on other streams that it waits
+    // In captured steps: the stream that runs this part, the parts on other streams that it waits
     // for, and whether another stream waits for this part.
     int stream = 0;
     std::vector<int> waits_for;

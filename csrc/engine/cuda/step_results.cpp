@@ -38,7 +38,7 @@ void StepResults::reserve(std::int64_t local, std::int64_t nodes, const DeviceSt
     forces = part(3 * nodes);
     virials = part(9 * nodes);
     device_.grow(end);
-    clear_on_device(device_.as<char>(), end, stream);  // what is between them is copied as well
+    clear_on_device(device_.as<char>(), end, stream);  // gaps between parts are copied, too
     host_.grow(end);
     num_local_ = local;
     num_nodes_ = nodes;

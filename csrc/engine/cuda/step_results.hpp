@@ -1,5 +1,5 @@
-// Results of a step: a block of memory on the device, which has several parts, and its copy on the
-// host.
+// Results of a step: a block of memory on the device, which has several parts, and a copy of it on
+// the host.
 #pragma once
 
 #include <array>
@@ -21,11 +21,11 @@ public:
 
     explicit StepResults(CudaKernels& kernels);
 
-    // For lists of so many nodes; addresses may change, also on the host.
+    // Reserves memory for lists of `nodes` nodes; addresses may change, also on the host.
     void reserve(std::int64_t local, std::int64_t nodes, const DeviceStream& stream);
     std::size_t bytes() const { return device_.bytes(); }
 
-    // These enqueue, inside captures too. A kernel copies in place of the driver, whose copies
+    // The next functions enqueue, inside captures too. A kernel copies, because the driver's copies
     // delay the kernels before and after them by some us.
     // Copies positions from page-locked memory of the host (null: none) to those of the nodes, and
     // clears flags, energies and marks of rows.
@@ -44,7 +44,7 @@ public:
     const double* on_host(const Part& part) const {
         return reinterpret_cast<const double*>(host_.as<char>() + part.offset);
     }
-    // Of the last download: two flags (see CudaWorker), and sums over all nodes.
+    // From the last download: two flags (see CudaWorker), and sums over all nodes.
     const int* flags_on_host() const { return reinterpret_cast<const int*>(on_host(flags)); }
     double energy() const;
     std::array<double, 9> virial() const;

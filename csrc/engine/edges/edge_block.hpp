@@ -14,8 +14,8 @@ struct EdgeBlock {
     std::int64_t count = 0, capacity = 0;
     std::int32_t* edge;  // [capacity] number in the graph
     std::int32_t *sender, *receiver, *sender_type, *receiver_type;  // [capacity]
-    double* length;    // [capacity] Å; longer than any cutoff behind the last edge
-    T* unit;           // [3][capacity] argument of the harmonics; zero behind the last edge
+    double* length;    // [capacity] Å; longer than any cutoff beyond the last edge
+    T* unit;           // [3][capacity] argument of the harmonics; zero beyond the last edge
     double* d_length;  // [capacity] gradient of `length`
 
     void take(Layout& layout, std::int64_t size) {
@@ -30,8 +30,8 @@ struct EdgeBlock {
         layout.take(d_length, size);
     }
 
-    // Takes the edges list[0 .. n), or first .. first + n where list is null. `flip`: the direction
-    // is from the receiver to the sender. Clears d_length.
+    // Takes the edges list[0 .. n), or first .. first + n if list is null. `flip`: directions point
+    // from the receiver to the sender. Clears d_length.
     void gather(const Graph& graph, const std::int32_t* types, const std::int32_t* list,
                 std::int64_t first, std::int64_t n, bool flip);
 

@@ -445,7 +445,7 @@ void Radial<T>::derivative(const RadialEdges& edges, char* work, T* slopes) cons
         const Layer& layer = layers_[i];
         kernels.gemm(n, d, stride, layer.weight, other, layer.stride, nullptr, false);
         stride = layer.stride;
-        if (layer.norm) {  // its matrix is symmetric but for the weights
+        if (layer.norm) {  // the Jacobian of a norm without weights is symmetric
             kernels.layer_norm_gradient(n, layer.out, stride, layer.ones.data(),
                                         m.layers[i].normalised, m.layers[i].scale, other);
             for (std::int64_t e = 0; e < n; ++e)

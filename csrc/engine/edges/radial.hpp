@@ -15,7 +15,7 @@
 //               "activation", "factor"}, ...]; the last one has neither norm nor activation
 //   "sender", "receiver": tensor [T, hidden] or value, added before the first norm and activation
 //   "table": null (CPUs evaluate the network) or an object (CPUs evaluate a table: see
-//            radial_table.hpp), whose fields, which older packages have, are not read
+//            radial_table.hpp); the object's fields in older packages are not read
 // An edge of length r_max or more gives zeros, also where layers have biases.
 #pragma once
 
@@ -51,7 +51,7 @@ struct RadialSpec {
     std::vector<Layer> layers;
     std::vector<double> sender_table, receiver_table;  // [T][hidden] or empty
     std::string sender_value, receiver_value;          // names of values, or empty
-    bool exact = false;  // CPUs evaluate the network, and tables of GPUs have the tightest limit
+    bool exact = false;      // CPUs evaluate the network; tables of GPUs have the tightest limit
     double table_bytes = 0;  // limit for the tables of all pairs
 
     // `outputs`: number of columns that the last layer must have.
@@ -68,11 +68,12 @@ struct RadialSpec {
     // Whether weights are functions of the length and the types alone, and smooth enough for a
     // table.
     bool has_table() const;
-    // Throws where weights of the first type that depend on lengths alone are not finite.
+    // Throws if weights of the first type are not finite. Checks only networks without rows of
+    // nodes.
     void check_finite(const Fields& fields) const;
     // Whether weights stay the same if sender and receiver are exchanged.
     bool symmetric() const;
-    // Whether weights of edges of the same length and receiver depend on the type of the sender.
+    // Whether, at the same length and receiver, weights depend on the type of the sender.
     bool depends_on_sender() const;
     // The number of inputs of the last layer, with a constant 1 if it has a bias.
     int units() const { return layers.back().in + (layers.back().bias.empty() ? 0 : 1); }
@@ -93,9 +94,9 @@ void check_cutoff_power(const Fields& fields, double p);
 
 // A block of edges.
 struct RadialEdges {
-    std::int64_t count;                 // of edges
+    std::int64_t count;
     std::int64_t capacity;              // size of the arrays, a multiple of 16
-    const double* length;               // [capacity] Å; r_max or more behind the last edge
+    const double* length;               // [capacity] Å; r_max or more beyond the last edge
     const std::int32_t* sender_type;    // [count]
     const std::int32_t* receiver_type;  // [count]
 };
@@ -129,8 +130,8 @@ public:
     // [capacity][hidden_stride], and adds to d_length [capacity].
     void backward(const RadialEdges& edges, const RadialRows<T>& sender,
                   const RadialRows<T>& receiver, char* work, T* d_hidden, double* d_length) const;
-    // After forward with the same edges and work: derivatives of hidden by the length,
-    // [capacity][hidden_stride].
+    // To be called after forward() with the same edges and work. Writes the derivatives of hidden
+    // by the length, [capacity][hidden_stride].
     void derivative(const RadialEdges& edges, char* work, T* slopes) const;
 
 private:

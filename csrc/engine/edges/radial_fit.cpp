@@ -18,25 +18,25 @@ namespace mdcg {
 namespace {
 
 constexpr double PI = 3.14159265358979323846;
-constexpr double SPLINE_BEGIN = 1.0 / 8;    // of the square root of the cutoff
-constexpr double CHECKED_FROM = 1.0 / 64;   // of the cutoff
+constexpr double SPLINE_BEGIN = 1.0 / 8;    // fraction of the square root of the cutoff
+constexpr double CHECKED_FROM = 1.0 / 64;   // fraction of the cutoff
 constexpr double CORE = 0.5;                // Å
 constexpr double UNIT = 1;                  // Å
-constexpr double CORE_FACTOR = 10;          // of limits
+constexpr double CORE_FACTOR = 10;          // multiplies limits
 constexpr int MAX_SPLINE_INTERVALS = 1024;  // tables of CPUs should stay in their caches
 constexpr int MAX_POLYNOMIAL_INTERVALS = 1 << 14;
 constexpr int MAX_CHECKED = 128;  // outputs, spread over all
 constexpr int MAX_SAMPLED = 128;  // intervals of polynomials, spread over all
 constexpr int GRID = 256;         // lengths at which weights are measured
-// Where fits are compared with the network, as parts of an interval. The error of a spline is
-// largest in the middle, that of its derivative at the next two or at the ends, those of
-// polynomials at the ends.
+// Positions within an interval at which fits are compared with the network. The error of a spline
+// is largest in the middle, the error of its derivative at the next two positions or at the ends,
+// and errors of polynomials at the ends.
 constexpr double PLACES[] = {0.0, 0.2113248654, 0.5, 0.7886751346, 1.0};
 constexpr int NUM_PLACES = static_cast<int>(std::size(PLACES));
 
-// Turns values [n][width] at places, given in steps from the first knot, into coefficients of the
-// spline through them; where a place is repeated its second row is the derivative by the place. The
-// matrix is totally positive: elimination needs no pivots (de Boor and Pinkus 1977).
+// Turns values [n][width] at `places`, in steps from the first knot, into coefficients of the
+// spline through them. If a place is repeated, its second row is the derivative by the place. The
+// matrix is totally positive, so elimination needs no pivots (de Boor and Pinkus 1977).
 void solve(const std::vector<double>& places, int knots, int degree, int width, double* c) {
     const int n = narrow(static_cast<std::int64_t>(places.size())), band = 2 * degree + 1;
     std::vector<double> matrix(size(std::int64_t(n) * band));
@@ -80,7 +80,7 @@ void add(int count, double factor, const double* from, double* to) {
     for (int k = 0; k < count; ++k) to[k] += factor * from[k];
 }
 
-// Chebyshev polynomials in powers: [degree + 1 polynomials][degree + 1 powers].
+// Coefficients of Chebyshev polynomials: [degree + 1 polynomials][degree + 1 powers].
 std::vector<double> chebyshev_powers(int degree) {
     const std::size_t n = size(degree) + 1;
     std::vector<double> found(n * n, 0.0);
@@ -93,8 +93,8 @@ std::vector<double> chebyshev_powers(int degree) {
     return found;
 }
 
-// What the rows of an interval are multiplied with at a place, for the value and for its derivative
-// by the place, [degree + 1] each.
+// Factors of the rows of an interval at a place, for the value and for its derivative by the place,
+// [degree + 1] each.
 void row_factors(FitKind kind, int degree, double place, double* value, double* slope) {
     if (kind == FitKind::kSpline) {
         basis_at(degree, place, value);
@@ -114,7 +114,7 @@ void row_factors(FitKind kind, int degree, double place, double* value, double* 
     }
 }
 
-// Rows [count][in] times a matrix, [count][columns of the matrix, padded].
+// Returns rows [count][in] times a matrix: [count][columns of the matrix, padded].
 AlignedArray<double> product(const std::vector<double>& rows, std::int64_t count, int in,
                              const PackedMatrix<double>& matrix) {
     AlignedArray<double> found(size(count * matrix.panels() * row_align<double>()));
@@ -182,7 +182,7 @@ RadialFit::Units RadialFit::evaluate(const std::vector<double>& lengths, int rec
         AlignedArray<double> values(size(capacity * stride)), slopes(size(capacity * stride));
         const std::int64_t n = std::min(capacity, count - start);
         std::vector<double> r(capacity, 2 * r_max);
-        // the cutoff belongs to the last interval
+        // At the cutoff itself weights are zero; the fit needs their limit from below.
         for (std::int64_t i = 0; i < n; ++i)
             r[size(i)] = std::min(lengths[size(start + i)], std::nextafter(r_max, 0.0));
         const RadialEdges edges{n, capacity, r.data(), senders.data(), receivers.data()};
@@ -236,7 +236,8 @@ std::vector<double> RadialFit::fit_spline(int receiver, int sender, int interval
     return units.values;
 }
 
-// Least squares at Chebyshev nodes, as a series first: its last items are small, and stay so.
+// Least squares at Chebyshev nodes. The result is a Chebyshev series first, whose last items are
+// small, so that the highest powers become small, too.
 std::vector<double> RadialFit::fit_polynomials(int receiver, int sender, int intervals,
                                                const std::vector<int>& which) const {
     const double begin = first(receiver, sender), step = span(receiver, sender) / intervals;
@@ -288,7 +289,7 @@ void RadialFit::measure(int receiver, int sender, Sizes (&sizes)[2]) const {
         const std::int64_t stride = weights_.panels() * row_align<double>();
         for (Sizes& zone : sizes) zone.own[kind].assign(count, 0.0);
         for (std::size_t i = 0; i < lengths.size(); ++i)
-            // weights of the core count in the core alone
+            // zone 1: all lengths; zone 0: without the core
             for (std::size_t zone = lengths[i] < own ? 1 : 0; zone < 2; ++zone)
                 for (std::size_t k = 0; k < count; ++k) {
                     const std::size_t at = i * size(stride) + k;
@@ -297,10 +298,10 @@ void RadialFit::measure(int receiver, int sender, Sizes (&sizes)[2]) const {
                         std::max(sizes[zone].largest[kind], std::abs(weights[at]));
                 }
     }
-    // Where weights hardly change, the rounding of weights limits their derivatives.
+    // Where weights hardly change, their rounding limits the accuracy of derivatives.
     for (Sizes& zone : sizes) zone.largest[1] = std::max(zone.largest[1], zone.largest[0] / UNIT);
-    // A model in float32 also rounds positions, by as much in Å as weights relative to their size,
-    // and what this changes derivatives by is the second derivative.
+    // A model in float32 also rounds positions, by about as much in Å as weights relative to their
+    // size. The second derivative says how much this changes derivatives.
     std::vector<double> bends(units.slopes.size());
     const std::size_t width = size(this->units());
     for (std::size_t i = 0; i + width < bends.size(); ++i)
@@ -343,7 +344,7 @@ double RadialFit::error(int receiver, int sender, int intervals, const Sizes (&s
             where.push_back(k * NUM_PLACES + p);
         }
     Units units = evaluate(lengths, receiver, sender);
-    // errors of units, in the place of their values
+    // Replaces the values of units by their errors.
     const bool slopes = limit_.has_slopes();
     std::vector<double> fitted(size(width));
     for (std::size_t n = 0; n < lengths.size(); ++n)
@@ -381,7 +382,7 @@ double RadialFit::error(int receiver, int sender, int intervals, const Sizes (&s
             const bool in_core = lengths[n] < core;
             const Sizes& zone = sizes[in_core ? 1 : 0];
             for (std::size_t k = 0; k < checked_.size(); ++k) {
-                // a weight that is nothing but rounding has no digits of its own
+                // the lower bound serves weights that consist of rounding alone
                 const double limit =
                     std::min(largest * zone.largest[kind],
                              own * std::max(zone.own[kind][k], 1e-6 * zone.largest[kind]));

@@ -15,41 +15,41 @@
 
 namespace mdcg {
 
-// The largest errors of weights, and of their derivatives by the length. `value` and `slope` are
-// relative to the largest of all weights. `own_value` and `own_slope` are relative to what the
-// rounding of each weight in float32 is proportional to: the sum of the absolute products that it
-// consists of. To that of a derivative belongs the rounding of positions.
+// Limits of the errors of weights, and of their derivatives by the length. `value` and `slope` are
+// relative to the largest of all weights. `own_value` and `own_slope` are relative to the size of
+// each weight that decides its rounding in float32: the sum of the absolute values of its products.
+// For derivatives, this size includes the rounding of positions.
 struct TableLimit {
     static constexpr double kNone = std::numeric_limits<double>::infinity();
     double value = kNone, slope = kNone;
     double own_value = kNone, own_slope = kNone;
     int min_intervals = 16;
-    double accepted = 1;  // errors of so many limits, where no more intervals are possible
+    double accepted = 1;  // largest error / limit that is accepted with the most intervals
 
     bool has_slopes() const { return slope < kNone || own_slope < kNone; }
 };
 
-// In double precision. The limit of derivatives is wider, because their rounding grows with the
-// number of intervals.
+// Double precision. The limit of derivatives is wider, because their rounding grows with the number
+// of intervals.
 constexpr TableLimit kDoubleTolerance{1e-13, 1e-11, TableLimit::kNone, TableLimit::kNone, 32};
-// In double precision without derivatives.
+// Double precision without derivatives.
 constexpr TableLimit kDoubleValueTolerance{1e-13, TableLimit::kNone, TableLimit::kNone,
                                            TableLimit::kNone, 32};
-// In single precision: two roundings of a weight, one of a derivative.
+// Single precision: two roundings of a weight, one of a derivative.
 constexpr TableLimit kSingleTolerance{TableLimit::kNone, TableLimit::kNone, 1.2e-7, 6e-8, 32};
-// In single precision on CPUs, where more intervals cost little time.
+// Single precision on CPUs, where more intervals cost little time.
 constexpr TableLimit kSplineTolerance{TableLimit::kNone, TableLimit::kNone, 6e-8, 1.5e-8, 32};
-// The same for packages that ask for the exact network, on GPUs.
+// Single precision on GPUs, for packages that ask for the exact network.
 constexpr TableLimit kTightTolerance{TableLimit::kNone, TableLimit::kNone, 1.2e-7, 2e-8, 32, 3};
-// In single precision without derivatives, well below the rounding of values.
+// Single precision without derivatives: well below the rounding of values.
 constexpr TableLimit kValueTolerance{1e-8, TableLimit::kNone, 1.2e-7, TableLimit::kNone, 16};
 
-// kSpline reaches from a 64th of the cutoff to the cutoff, kPolynomials from 0.
+// Splines reach from a 64th of the cutoff to the cutoff, polynomials from 0 to the cutoff.
 enum class FitKind { kSpline, kPolynomials };
 
 class RadialFit {
 public:
-    // `degree`: odd. `singles`: the highest coefficients of polynomials that are rounded to
+    // `degree`: odd. `singles`: how many of the highest coefficients of polynomials are rounded to
     // float32.
     RadialFit(const RadialSpec& spec, FitKind kind, int degree, TableLimit limit, int singles = 0);
 
@@ -64,7 +64,7 @@ public:
     }
     int degree() const { return degree_; }
 
-    // Square roots of lengths: where the first interval begins, and of all intervals.
+    // In units of the square root of the length: begin of the first interval, extent of all.
     double first(int receiver, int sender) const;
     double span(int receiver, int sender) const;
     // Columns of the last layer for `count` outputs from `begin` on, [units][count], to multiply
@@ -76,14 +76,15 @@ private:
     struct Units {
         std::vector<double> values, slopes;  // [lengths][units]
     };
-    // What weights and derivatives are compared with, [2 zones][outputs].
+    // Sizes that errors of values and of derivatives are relative to, for one of two zones: all
+    // lengths, or those below core().
     struct Sizes {
-        std::vector<double> own[2];
+        std::vector<double> own[2];  // [outputs]
         double largest[2] = {0, 0};
     };
     Units evaluate(const std::vector<double>& lengths, int receiver, int sender) const;
     std::vector<double> fit_spline(int receiver, int sender, int intervals) const;
-    // Of some intervals, one after the other.
+    // Fits the intervals `which`, one after the other.
     std::vector<double> fit_polynomials(int receiver, int sender, int intervals,
                                         const std::vector<int>& which) const;
     // The largest ratio of an error to its limit.
@@ -96,8 +97,8 @@ private:
     Radial<double> network_;
     std::vector<double> last_;       // [units][outputs]
     std::vector<int> checked_;       // outputs that are compared
-    PackedMatrix<double> weights_;   // their columns of the last layer
-    PackedMatrix<double> absolute_;  // the same without signs
+    PackedMatrix<double> weights_;   // columns of these outputs in the last layer
+    PackedMatrix<double> absolute_;  // absolute values of weights_
     FitKind kind_;
     int degree_, singles_, max_intervals_, threads_;
     TableLimit limit_;

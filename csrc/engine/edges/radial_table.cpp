@@ -30,7 +30,7 @@ bool RadialTable<T>::require(const std::int32_t* types, const std::int32_t* rece
                              const std::int32_t* sender, std::int64_t edges, std::int64_t nodes) {
     const std::vector<int> missing = tables_.missing(types, receiver, sender, edges, nodes);
     if (missing.empty()) return tables_.available();
-    if (tables_.built() == 0) {  // forgotten
+    if (tables_.built() == 0) {  // all were dropped
         data_.resize(0);
         steps_.resize(0);
         rows_ = 0;
@@ -107,8 +107,8 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
             within[i] = 1;
             by_length[i] = pair.inverse_step / (2 * root);
         }
-        // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), as b sum to
-        // one; the derivative is a spline of the differences, of one degree less
+        // sum_j b[j] c[j] = c[0] + sum_j (b[j + 1] + .. + b[degree]) (c[j + 1] - c[j]), because the
+        // b sum to one. The derivative is a spline of the differences, of one degree less.
         simd<T>().splines(count, place, within, by_length, n, basis + first, slope + first);
     }
     return all;

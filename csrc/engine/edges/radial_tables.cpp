@@ -15,7 +15,7 @@
 namespace mdcg {
 
 namespace {
-constexpr int COLUMNS = 256;  // at a time
+constexpr int COLUMNS = 256;  // columns that `write` computes at a time
 }
 
 WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride) {
@@ -111,7 +111,7 @@ void RadialTables::set_built(int table, std::int64_t first_row) {
     ++built_;
 }
 
-// Whether there is a table for every two types of nodes; quicker to see than those of the edges.
+// Whether each pair of types of nodes has a table. This is quicker than testing all edges.
 bool RadialTables::all_built(const std::int32_t* types, std::int64_t nodes) {
     present_.assign(size(num_types_), 0);
     for (std::int64_t n = 0; n < nodes; ++n) present_[size(types[n])] = 1;

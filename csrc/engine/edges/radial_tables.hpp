@@ -1,5 +1,5 @@
-// The tables of one radial network: which pairs of types share one, how fine each is, and where
-// those are that were built. CPUs and GPUs keep the numbers, each in its own layout.
+// The tables of one radial network: which pairs of types share a table, its number of intervals,
+// and where it begins if it was built. CPUs and GPUs store the tables, each in its own layout.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace mdcg {
 
-// Columns of weights: item k stands at padded column columns[k] of `width` (a multiple of 64
-// bytes).
+// Columns of weights: item k is in column columns[k] of a row of `width` items, which is a multiple
+// of 64 bytes.
 struct WeightColumns {
     std::vector<std::int32_t> columns;
     std::int64_t width = 0;
@@ -22,39 +22,39 @@ WeightColumns hidden_columns(const RadialSpec& spec, std::int64_t stride);
 
 enum class TableContent { kWeights, kUnits };
 
-// Of a pair of types: the first row of its table (-1: not built), what turns the square root of a
-// length into a number of intervals, and the length from which on there are no weights.
+// The table of a pair of types. Interval coordinate of a length: (sqrt(length) - first) *
+// inverse_step. Weights of edges of r_max or more are zero.
 struct TablePlace {
-    std::int32_t first_row = -1;
-    int intervals = -1;  // -1: not chosen; 0: no table is exact enough
+    std::int32_t first_row = -1;  // -1: not built
+    int intervals = -1;           // -1: not chosen; 0: no table is exact enough
     double first = 0, inverse_step = 0, r_max = 0;
 };
 
 class RadialTables {
 public:
-    // `row_bytes`: of a row of a fit, as the caller keeps it.
+    // `row_bytes`: bytes that the caller needs for a row of a fit.
     RadialTables(const RadialSpec& spec, RadialFit fit, TableContent content, double row_bytes);
 
-    // Numbers of the tables that the pairs of types (receiver, sender) of edges need and that are
-    // not built. Where these are too large beside those that are built, all are forgotten first,
-    // and built() is 0. Throws EngineError where they are too large alone.
+    // Returns the numbers of the tables that the pairs of types (receiver, sender) of edges need
+    // and that are not built. If they do not fit into the limit together with the tables that are
+    // built, it drops all tables first, so that built() is 0. Throws EngineError if they do not fit
+    // alone.
     std::vector<int> missing(const std::int32_t* types, const std::int32_t* receiver,
                              const std::int32_t* sender, std::int64_t edges, std::int64_t nodes);
     // After missing(): whether there is a table for all pairs of types of the edges.
     bool available() const { return available_; }
 
     // Calls write(column, count, rows, stride) for a few columns of a table at a time, where
-    // rows [num_rows][stride] are those of RadialFit::rows times the last layer.
+    // rows [num_rows][stride] are RadialFit::rows times the last layer.
     using Write = std::function<void(int column, int count, const double* rows, std::int64_t)>;
     void write(int table, const Write& write) const;
-    // The rows of a table.
     int num_rows(int table) const {
         return fit_.num_rows(tables_[static_cast<std::size_t>(table)].place.intervals);
     }
     int intervals(int table) const {
         return tables_[static_cast<std::size_t>(table)].place.intervals;
     }
-    // A table has been built and begins at a row.
+    // Notes that a table has been built, and begins at `first_row`.
     void set_built(int table, std::int64_t first_row);
 
     int built() const { return built_; }

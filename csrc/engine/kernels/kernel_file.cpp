@@ -21,14 +21,15 @@ constexpr const char* NOT_KERNELS[] = {"format",     "mdcg_version",  "architect
                                        "source",     "verification",  "options",      "head",
                                        "type_names", "atomic_numbers"};
 
-// An object's member, which is an object, too; empty where it is absent.
+// A member that is an object; an empty object if it is absent.
 const json& member(const json& object, const std::string& key) {
     static const json nothing = json::object();
     const auto found = object.find(key);
     return found != object.end() && found->is_object() ? *found : nothing;
 }
 
-// For the engine a field that is null is absent, and so it must be for the generator of kernels.
+// Removes fields that are null: the engine treats them as absent, so the generator must do the
+// same.
 void drop_nulls(json& value) {
     if (!value.is_structured()) return;
     for (auto each = value.begin(); each != value.end();) {

@@ -1,5 +1,6 @@
-// Compiled kernels of one package: what `python -m mdcg kernels` makes, which the cache holds or
-// the user names. The code in it runs; see "Compiled kernels" in mdcg/package/FORMAT.md.
+// Compiled kernels of one package, which `python -m mdcg kernels` makes. The cache holds such
+// files, and users can name one. Their code is executed; see "Compiled kernels" in
+// mdcg/package/FORMAT.md.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ namespace mdcg {
 std::string kernel_problem(const Package& package);
 // Names the kernels of a problem: the name of their entry in the cache.
 std::string kernel_key(const std::string& problem);
-// Digest of the sources that generate kernels. A kernel file holds it beside the version.
+// Digest of the sources that generate kernels. A kernel file holds it together with the version.
 const char* kernel_generator();
 // Key of the text of a kernel for devices: 32 hexadecimal digits.
 std::string text_key(const std::string& text);
@@ -24,11 +25,11 @@ std::string text_key(const std::string& text);
 // "sm_90" -> 90; 0: the text is not such a target.
 int parse_cuda_target(const std::string& text);
 
-// Every function throws EngineError (ErrorKind::file) where the file does not make sense.
+// Every function throws EngineError (ErrorKind::file) if the file is damaged.
 class KernelFile {
 public:
     KernelFile(std::shared_ptr<const Package> file);
-    // Has descriptions of passes alone, a JSON list, and is used to list the texts of `package`.
+    // Has only descriptions of passes (a JSON list), to list the texts of `package`.
     KernelFile(std::shared_ptr<const Package> package, const std::string& passes);
     ~KernelFile();
 
@@ -53,7 +54,7 @@ private:
     const Tensor* tensor(const nlohmann::json& name) const;
 
     std::shared_ptr<const Package> file_;
-    std::shared_ptr<const nlohmann::json> given_;  // passes, where they are not of a file
+    std::shared_ptr<const nlohmann::json> given_;  // passes, if they are not from a file
 };
 
 }  // namespace mdcg

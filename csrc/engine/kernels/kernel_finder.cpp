@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 namespace {
 
 const char* const SUFFIX = ".mdcg-kernels";
-const char* const BINARY = "package.mdcg-kernels";  // as mdcg/package/kernel_file.py has it
+const char* const BINARY = "package.mdcg-kernels";  // the same name as in kernel_file.py
 
-// Kernels use copies that older ones do not have.
+// Oldest compute capability: kernels use asynchronous copies.
 constexpr int OLDEST_DEVICE = 80;
 
-// Runs mdcg's command without the present folder in the path, where others may have put files.
+// Runs mdcg's command without the current folder in the path, where others may have put files.
 const char* const RUN =
     "import sys; sys.path[:] = [p for p in sys.path if p]; from mdcg.cli.main import main; "
     "sys.exit(main())";
@@ -75,7 +75,7 @@ std::string find_python() {
     return found;
 }
 
-// The sentence that mdcg's command ended with.
+// The last sentence that mdcg's command printed.
 std::string last_line(const std::string& messages) {
     std::string last;
     for (const std::string& line : split_at(messages, '\n'))
@@ -85,8 +85,8 @@ std::string last_line(const std::string& messages) {
     return last.size() > 800 ? last.substr(0, 800) + "..." : last;
 }
 
-// Targets whose code runs here, the best first: on this CPU (capability 0), or on a device, which
-// also runs code for earlier devices of its generation.
+// Targets whose code runs on this CPU (capability 0) or on a device, the best first. A device also
+// runs code for earlier devices of its generation.
 std::vector<std::string> targets_for(int capability) {
     std::vector<std::string> found;
     if (capability == 0) {
@@ -271,7 +271,7 @@ std::string KernelFinder::run_python(const std::string& target, bool again,
     const fs::path root = fs::path(folder).parent_path().parent_path().parent_path();
     options.environment = {"MDCG_CACHE_DIR=" + root.string()};
     options.given_file = package.number();
-    options.grace = std::chrono::seconds(2);  // it ends its compilers
+    options.grace = std::chrono::seconds(2);  // Python needs time to end its compilers
     ProcessResult done{};
     try {
         done = run_process(command, options);

@@ -1,5 +1,5 @@
-// Where the compiled kernels of a package come from: a file that the user names, the cache, or
-// Python, which is started once on a machine to make them.
+// Finds the compiled kernels of a package: in a file that the user names, in the cache, or by
+// starting Python, which makes them once per machine.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace mdcg {
 
-// What is asked for: "auto", "generic" or "generated", or the name of a file.
+// The user's choice: "auto", "generic", "generated", or the name of a file.
 struct KernelChoice {
     enum Mode {
-        automatic,  // generic where no other can be had; the report says why
+        automatic,  // generated kernels; if there are none, generic ones, and the report says why
         generic,    // no code is loaded
-        generated,  // an error where generic ones would run
+        generated,  // generated kernels; if there are none, an error
     };
     Mode mode = automatic;
     std::string file;  // empty: the cache
 
-    // "" is "auto"; throws EngineError.
+    // An empty text means "auto". Throws EngineError.
     static KernelChoice parse(const std::string& text);
 };
 
@@ -32,9 +32,9 @@ struct FoundKernels {
     std::shared_ptr<const KernelFile> file;  // null: see why
     std::string target;
     std::string origin;  // named, cached, or made now
-    std::string why;     // there are none: one sentence
-    std::string by;      // "PYTHON -m mdcg kernels", where they were made now
-    double seconds = 0;  // that this took
+    std::string why;     // one sentence, if there are none
+    std::string by;      // "PYTHON -m mdcg kernels", if they were made now
+    double seconds = 0;  // which took this long
 };
 
 // "kernels: 3 cached", or what runs instead and why.
@@ -43,19 +43,20 @@ std::string kernel_summary(const FoundKernels& found, std::size_t loaded, std::s
 class KernelFinder {
 public:
     // Kernels for this CPU (capability 0), or for a device of a compute capability such as 90.
-    // Throws EngineError where a file is named that does not fit.
+    // Throws EngineError if a file is named that does not fit.
     KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice, int capability = 0);
 
     const KernelChoice& choice() const { return choice_; }
-    // Looks for the kernels until some were found. Those of the cache are made where they are
-    // missing. Throws EngineError where the device is too old, and Interrupted where the host ends
+    // Finds the kernels, unless an earlier call has found them. Kernels that are missing in the
+    // cache are made. Throws EngineError if the device is too old, and Interrupted if the host ends
     // the wait.
     const FoundKernels& find();
     // The result of the last find() or make_again().
     const FoundKernels& found() const { return found_; }
-    // Makes kernels of the cache again, once, after they proved unusable. False: that cannot help.
+    // Makes kernels of the cache again, once, after they proved unusable. Returns false if that
+    // cannot help.
     bool make_again();
-    // The summary before kernels are loaded. It says whether Python will be started.
+    // The summary while kernels are not loaded. It says whether Python will be started.
     std::string outlook() const;
     // "python -m mdcg kernels water.mdcg --target sm_90"
     std::string command(const std::string& target) const;
@@ -68,14 +69,14 @@ private:
     FoundKernels make(const std::string& target, bool again) const;
     // Lets Python write kernels into a folder, and returns the command. Throws KernelError.
     std::string run_python(const std::string& target, bool again, const std::string& folder) const;
-    // Null: the file is damaged, or its kernels are not those of the package.
+    // Returns null if the file is damaged, or its kernels belong to another package.
     std::shared_ptr<const KernelFile> read(std::string content, const std::string& path) const;
 
     std::shared_ptr<const Package> package_;
     KernelChoice choice_;
-    std::vector<std::string> targets_;  // whose code runs here, the best first
+    std::vector<std::string> targets_;  // see targets_for
     std::string refusal_;               // why no kernels run here; empty: they do
-    mutable std::string text_;          // of the problem
+    mutable std::string text_;          // kernel_problem of the package, made when needed
     bool has_made_again_ = false;
     FoundKernels found_;
 };

@@ -47,7 +47,7 @@ const SharedLibrary* KernelStore::load(int layer, const std::string& name,
             return kernel.library.get();
         } catch (const std::runtime_error& error) {
             kernel.why = error.what();
-            // the cache has a library that another compiler or another program left
+            // the cache has a library that another compiler or another program has left
             if (!finder_.make_again()) break;
             libraries_.clear();
             if (finder_.found().file == nullptr) none_ = finder_.found();
@@ -67,7 +67,7 @@ nlohmann::json KernelStore::report() const {
         if (loaded) entry["target"] = found().target;
         if (!loaded) entry["why"] = kernel.why;
         if (loaded && seconds > 0) entry["compile_seconds"] = seconds;
-        seconds = 0;  // they count once
+        seconds = 0;  // reported once
         out.push_back(std::move(entry));
     }
     return out;

@@ -1,5 +1,4 @@
-// Generated kernels of a package for this CPU: those of a named file, those of the cache, or none,
-// and then generic ones run.
+// Generated kernels of a package for this CPU. If there are none, generic kernels run.
 #pragma once
 
 #include <initializer_list>
@@ -21,9 +20,9 @@ public:
     KernelStore(std::shared_ptr<const Package> package, KernelChoice choice,
                 const std::string& refusal);
 
-    // The library of the kernel of a layer, which has all `symbols`; null: run the generic one, and
-    // the report says why. `name` is that of the layer, for the report. Throws EngineError
-    // (ErrorKind::compiler) where generated kernels were asked for.
+    // Returns the library with the kernel of a layer, which has all `symbols`. Null: run the
+    // generic kernel; the report says why. `name`: the layer's name, for the report. Throws
+    // EngineError (ErrorKind::compiler) if there is none and generated kernels were asked for.
     const SharedLibrary* load(int layer, const std::string& name,
                               std::initializer_list<const char*> symbols);
     // Array: for every kernel its name and where it came from.
@@ -33,9 +32,9 @@ public:
 
 private:
     struct Kernel {
-        std::string name;  // of the layer
+        std::string name;  // name of the layer
         std::shared_ptr<SharedLibrary> library;
-        std::string why;  // the generic one runs
+        std::string why;  // why the generic kernel runs
     };
 
     const FoundKernels& found() const;
@@ -43,7 +42,7 @@ private:
     std::shared_ptr<SharedLibrary> read(int layer, std::initializer_list<const char*> symbols);
 
     KernelFinder finder_;
-    FoundKernels none_;              // why generic kernels run; without a reason: others do
+    FoundKernels none_;              // `why` says why generic kernels run; empty: they do not
     std::map<int, Kernel> kernels_;  // by layer
     // By the address of their code: equal layers share one.
     std::map<const void*, std::shared_ptr<SharedLibrary>> libraries_;

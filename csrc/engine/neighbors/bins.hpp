@@ -14,9 +14,9 @@ struct Bins {
     double shrunk = 1;  // number of bins that are half the reach wide, divided by the number chosen
 };
 
-// Bins are half the reach wide. Where the grid would have more than `limit` bins, they become wider
-// along the longest directions, so that thin systems keep narrow ones. `extent`: lengths of the
-// system, Å. `tile`: memory is needed for whole tiles of tile^3 bins, which the limit counts.
+// Bins are half the reach wide. If the grid would have more than `limit` bins, bins become wider
+// along the longest directions, so that thin systems keep narrow bins. `extent`: lengths of the
+// system, Å. `tile`: memory is needed for whole tiles of tile^3 bins, so these are counted.
 Bins choose_bins(const Vector3& extent, const std::array<bool, 3>& periodic, double reach,
                  std::int64_t limit, std::int64_t tile = 1);
 

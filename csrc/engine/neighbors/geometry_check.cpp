@@ -15,7 +15,7 @@ namespace {
 constexpr double MAX_COORDINATE = 1e8;  // Å; beyond it a double resolves no more than 1e-8 Å
 constexpr double MAX_WRAP = 1 << 30;    // cells
 constexpr std::int64_t MAX_CANDIDATES = 100 * MAX_NEIGHBORS;  // bins extend beyond the sphere
-constexpr double MAX_SQUARE = 1e300;                          // of the length of a cell vector
+constexpr double MAX_SQUARE = 1e300;  // square of the length of a cell vector
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
@@ -61,7 +61,7 @@ void check_distance(std::int64_t num_atoms, const double* positions, const Matri
     for (std::size_t k = 0; k < 3; ++k) {
         const double per_coordinate =
             std::abs(inverse[0][k]) + std::abs(inverse[1][k]) + std::abs(inverse[2][k]);
-        // below MAX_COORDINATE this can only fail where planes are less than 0.2 Å apart
+        // below MAX_COORDINATE this can only fail if planes are less than 0.2 Å apart
         if (!periodic[k] || MAX_COORDINATE * per_coordinate < MAX_WRAP) continue;
         for (std::int64_t i = 0; i < num_atoms; ++i) {
             const double* p = positions + 3 * i;

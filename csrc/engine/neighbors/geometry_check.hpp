@@ -11,7 +11,7 @@
 
 namespace mdcg {
 
-// Positions or a cell of which no neighbour list can be made.
+// Thrown for positions or a cell of which no neighbour list can be made.
 struct GeometryError : std::invalid_argument {
     explicit GeometryError(Sentence sentence)
         : std::invalid_argument(sentence.text()), sentence(std::move(sentence)) {}
@@ -21,10 +21,10 @@ struct GeometryError : std::invalid_argument {
 using Vector3 = std::array<double, 3>;
 using Matrix3 = std::array<Vector3, 3>;
 
-// Neighbours of one atom, periodic images included. More take minutes and all memory, and are a
-// mistake, such as a wrong unit.
+// Most neighbours of one atom, periodic images included. More would take minutes and all memory,
+// and result from a mistake, such as a wrong unit.
 constexpr std::int64_t MAX_NEIGHBORS = 50000;
-// Cells between the two atoms of an edge, along one cell vector.
+// Most cells between the two atoms of an edge, along one cell vector.
 constexpr std::int64_t MAX_STEPS = 510;
 
 // These throw GeometryError.
@@ -37,11 +37,11 @@ void check_images(const Vector3& heights, const std::array<bool, 3>& periodic, d
 inline void check_neighbors(std::int64_t count, std::int64_t atom, double reach) {
     if (count > MAX_NEIGHBORS) refuse_neighbors(count, atom, reach);
 }
-// `count`: atoms and images that are compared with those of one bin.
+// `count`: atoms and images that are compared with the atoms of one bin.
 void check_candidates(std::int64_t count, double reach);
 
-// Returns the cell vectors of periodic directions, and for the others unit vectors perpendicular to
-// them.
+// Returns the cell vectors of periodic directions, and for open directions unit vectors
+// perpendicular to these.
 Matrix3 complete_cell(const double* cell, const std::array<bool, 3>& periodic);
 
 Matrix3 invert(const Matrix3& m);

@@ -22,7 +22,7 @@ constexpr std::int64_t BINS_PER_ATOM = 64, FEW_BINS = 1000;
 // Fewer atoms per thread take less time than starting the thread.
 constexpr std::int64_t ATOMS_PER_THREAD = 256;
 
-// Cells between two atoms, -MAX_STEPS to MAX_STEPS, in 10 bits for each direction.
+// Packs the cells between two atoms, -MAX_STEPS to MAX_STEPS, into 10 bits for each direction.
 std::int32_t pack(std::int64_t x, std::int64_t y, std::int64_t z) {
     return narrow((x + 512) << 20 | (y + 512) << 10 | (z + 512));
 }
@@ -77,7 +77,7 @@ void NeighborList::build(const double* positions, int threads) {
     fill_shifts(threads);
 }
 
-// Frees all memory, also that of a list that could not be finished, whose arrays differ in length.
+// Frees all memory. It also works on an unfinished list, whose arrays differ in length.
 void NeighborList::clear() noexcept {
     const auto free = [](auto&... arrays) {
         (std::remove_reference_t<decltype(arrays)>().swap(arrays), ...);
@@ -135,7 +135,7 @@ void NeighborList::bin(const double* positions, double reach) {
         bin_ptr_[b + 1] += bin_ptr_[b];
     }
     atoms_.resize(n), x_.resize(n), y_.resize(n), z_.resize(n);
-    // bin_ptr_[b] counts up to the end of bin b, and is moved back by one bin afterwards
+    // bin_ptr_[b] advances to the end of bin b; afterwards all are moved back by one bin
     for (std::size_t i = 0; i < n; ++i) {
         const auto at = size(bin_ptr_[size(scratch_[i])]++);
         const std::int32_t* w = wraps_.data() + 3 * i;
@@ -150,7 +150,7 @@ void NeighborList::bin(const double* positions, double reach) {
     bin_ptr_[0] = 0;
 }
 
-// Copies the atoms and images in the bins around one to the candidates of a thread.
+// Copies the atoms and images in the bins around a bin to the candidates of a thread.
 void NeighborList::collect(std::int64_t bin, Thread& own) const {
     const Matrix3& full = verlet_skin_.full();
     const std::array<bool, 3>& periodic = verlet_skin_.periodic();
@@ -167,7 +167,7 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
             std::int64_t first = bx - stencil_[0], last = bx + stencil_[0];
             if (!periodic[0])
                 first = std::max<std::int64_t>(first, 0), last = std::min(last, nx - 1);
-            while (first <= last) {  // one image of the row after the other
+            while (first <= last) {  // image by image of this row of bins
                 const std::int64_t mx = floor_div(first, nx);
                 const std::int64_t end = std::min(last, mx * nx + nx - 1);
                 const auto begin = bin_ptr_.begin() + row - mx * nx;
@@ -181,7 +181,7 @@ void NeighborList::collect(std::int64_t bin, Thread& own) const {
                     const std::size_t size = 2 * (at + to - from);
                     own.x.resize(size), own.y.resize(size), own.z.resize(size);
                     own.squares.resize(size);
-                    own.candidates.resize(size);  // last, because its size is asked for above
+                    own.candidates.resize(size);  // last, because its size is tested above
                 }
                 Vector3 shift{};
                 for (std::size_t c = 0; c < 3; ++c)
@@ -253,7 +253,7 @@ void NeighborList::search_bin(std::int64_t number, double square, int thread) {
 }
 
 // Turns the neighbours of each sender, which are in the order of bins and threads, into rows of
-// receivers. Senders are visited in ascending order, so that rows come out sorted by sender.
+// receivers. Senders are visited in ascending order, so that rows are sorted by sender.
 void NeighborList::transpose(int threads) {
     const auto n = size(num_atoms_);
     const std::array<bool, 3>& periodic = verlet_skin_.periodic();
@@ -323,7 +323,7 @@ void NeighborList::fill_shifts(int threads) {
         const std::int32_t* ws = wraps_.data() + 3 * size(sender_[e]);
         const std::int32_t* wr = wraps_.data() + 3 * size(receiver_[e]);
         const double a = m[0] + ws[0] - wr[0], b = m[1] + ws[1] - wr[1], c = m[2] + ws[2] - wr[2];
-        // along open directions the factor is 0, and the vector finite
+        // along open directions the factor is 0, and the vector is finite
         for (std::size_t k = 0; k < 3; ++k)
             shifts_[3 * e + k] = a * full[0][k] + b * full[1][k] + c * full[2][k];
     });

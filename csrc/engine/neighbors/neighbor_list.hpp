@@ -1,4 +1,4 @@
-// All pairs of atoms closer than a cutoff, periodic images included, with a skin.
+// Neighbour lists made on a CPU.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@
 
 namespace mdcg {
 
-// A full list of directed edges up to cutoff + skin, sorted by receiver, then sender, then cell.
-// Atoms are sorted into bins, so the time is linear in the number of atoms, in any kind of cell.
+// All directed edges up to cutoff + skin, periodic images included, sorted by receiver, then
+// sender, then cell. Atoms are sorted into bins, so the time is linear in the number of atoms.
 class NeighborList {
 public:
-    // Lengths in Å; with skin 0 a list is made whenever an atom moves.
+    // Lengths in Å. With skin 0 a list is made whenever an atom moves.
     NeighborList(double cutoff, double skin) : verlet_skin_(cutoff, skin) {}
 
-    // Makes a new list unless VerletSkin allows to keep the last one. Throws GeometryError.
+    // Makes a new list unless the last one is still valid (see VerletSkin). Throws GeometryError.
     // `positions`: [num_atoms][3] Å; `cell`: [3][3] Å, rows are vectors, only those of periodic
     // directions are read (null: an open system); `periodic`: [3]; `threads`: 0 is OpenMP's own
     // choice. The list does not depend on the number of threads.
@@ -52,7 +52,7 @@ private:
         std::int32_t atom, image;
     };
     struct Thread {
-        std::vector<AtomImage> hits;  // neighbours of this thread's atoms, one atom after the other
+        std::vector<AtomImage> hits;  // neighbours of this thread's atoms, atom by atom
         std::size_t num_hits = 0;
         // Atoms and images that may be neighbours of the atoms of one bin.
         std::vector<AtomImage> candidates;

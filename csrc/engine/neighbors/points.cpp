@@ -11,7 +11,7 @@ namespace mdcg {
 
 namespace {
 
-// With smaller boxes fewer points lie outside the sphere, larger ones have longer runs.
+// With smaller boxes fewer points lie outside the sphere; with larger boxes runs are longer.
 constexpr double BOXES_PER_REACH = 3.0;
 // Limit of the number of boxes: BOXES_PER_POINT * count + FEW_BOXES.
 constexpr std::int64_t BOXES_PER_POINT = 4, FEW_BOXES = 1000;
@@ -60,7 +60,7 @@ void Points::update(const CellSystem& system, double reach) {
     find_bounds(local_, reach, low_, high_);
     Vector3 low = low_, high = high_;  // bounds of the nodes alone
     for (std::size_t k = 0; k < 3; ++k) low[k] += reach, high[k] -= reach;
-    std::array<std::int64_t, 3> cells{};  // on either side
+    std::array<std::int64_t, 3> cells{};  // number of images on either side
     for (std::size_t k = 0; k < 3; ++k)
         if (cell.periodic()[k])
             cells[k] = static_cast<std::int64_t>(reach / cell.heights()[k] + 1.0);

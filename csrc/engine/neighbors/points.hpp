@@ -37,7 +37,7 @@ public:
     const std::vector<int>& types() const { return types_; }
     const std::vector<std::int64_t>& first() const { return first_; }
     const std::array<std::size_t, 3>& boxes() const { return boxes_; }
-    const Vector3& origin() const { return origin_; }  // of the boxes, Å
+    const Vector3& origin() const { return origin_; }  // origin of the boxes, Å
     const Vector3& edge() const { return edge_; }      // lengths of a box, Å
     Vector3 position(std::int64_t local) const {
         const double* p = &local_[static_cast<std::size_t>(3 * local)];

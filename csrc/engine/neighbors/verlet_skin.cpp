@@ -47,7 +47,7 @@ ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* posit
     const Matrix3 inverse = invert(full);
     const bool same = valid_ && num_atoms == num_atoms_ && directions == periodic_;
     const bool same_cell = same && full == full_;
-    // positions close to those that were checked need no check
+    // positions close to checked ones need no check
     const bool covered = same && still_covers(positions, full, threads);
     if (!covered) {
         check_positions(num_atoms, positions);
@@ -79,9 +79,9 @@ Vector3 VerletSkin::heights() const {
     return found;
 }
 
-// Pairs outside the list were further apart than cutoff + skin. A changed cell has brought them
-// closer by a factor not smaller than its smallest stretch, and two atoms by twice the distance
-// that one has moved relative to the cell.
+// Pairs that are not in the list were further apart than cutoff + skin. A changed cell scales their
+// distance by a factor that is at least its smallest stretch. Two atoms come closer by at most
+// twice the largest distance that an atom has moved relative to the cell.
 bool VerletSkin::still_covers(const double* positions, const Matrix3& full, int threads) const {
     if (skin_ == 0) {
         return full == built_in_ && std::equal(built_at_.begin(), built_at_.end(), positions);

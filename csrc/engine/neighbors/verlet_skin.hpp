@@ -10,16 +10,16 @@
 namespace mdcg {
 
 enum class ListChange {
-    none,    // the list is that of the last call
+    none,    // the list and its shifts are still valid
     shifts,  // the cell has changed, and with it the shifts of the edges
     edges,   // a new list is needed
 };
 
 // Remembers the positions and the cell that a list was made of. The list stays valid while no pair
-// outside of it can have come closer than the cutoff, also where the cell changes a little.
+// that it lacks can have come closer than the cutoff, also if the cell changes a little.
 class VerletSkin {
 public:
-    // Lengths in Å; with skin 0 a list is made whenever an atom moves.
+    // Lengths in Å. With skin 0 a list is made whenever an atom moves.
     VerletSkin(double cutoff, double skin);
 
     // Throws GeometryError. `positions`: [num_atoms][3] Å; `cell`: [3][3] Å, rows are vectors, only
@@ -27,7 +27,7 @@ public:
     // ListChange::edges until keep() is called. `threads` share the comparison of positions.
     ListChange needs_rebuild(std::int64_t num_atoms, const double* positions, const double* cell,
                              const bool* periodic, int threads = 1);
-    // To be called when a list was made of the positions of the last call.
+    // To be called after a list was made of the positions of the last call of needs_rebuild.
     void keep(const double* positions);
     void reset() { valid_ = false; }
 
@@ -36,8 +36,8 @@ public:
     // The longest edge of a list, with a margin so that rounding cannot lose an edge.
     double reach() const { return cutoff_ + skin_ + 1e-6; }
 
-    // The cell of the last call. full(): rows are the cell vectors, those of open directions unit
-    // vectors perpendicular to the others. heights(): distances between its planes, Å.
+    // The cell of the last call. full(): rows are the cell vectors, and unit vectors perpendicular
+    // to these for open directions. heights(): distances between its planes, Å.
     const std::array<bool, 3>& periodic() const { return periodic_; }
     const Matrix3& full() const { return full_; }
     const Matrix3& inverse() const { return inverse_; }

@@ -13,11 +13,11 @@ using Json = nlohmann::json;
 
 constexpr double NODES = 32;          // rows of a block's buffers
 constexpr double EDGES = 128;         // edges of a block
-constexpr double COPIES = 4;          // of a tensor: as read, and as it is used by both passes
-constexpr double RADIAL_COPIES = 12;  // of one of a radial network, in double
-constexpr double MATRIX_BYTES = 256;  // of a matrix, beside its numbers
-constexpr double TABLE_ROWS = 512;    // of a table
-constexpr double PAIR_BYTES = 200;    // of a pair of types, beside its table
+constexpr double COPIES = 4;          // copies of a tensor: as read, and for both passes
+constexpr double RADIAL_COPIES = 12;  // copies of a tensor of a radial network, in double
+constexpr double MATRIX_BYTES = 256;  // bytes of a matrix in addition to its numbers
+constexpr double TABLE_ROWS = 512;    // rows of a table
+constexpr double PAIR_BYTES = 200;    // bytes of a pair of types in addition to its table
 
 double padded(double n) { return std::max(16.0, n + 15.0); }
 
@@ -44,7 +44,7 @@ public:
     }
 
     double bytes = 0;
-    int tables = 0;  // layers that have some
+    int tables = 0;  // number of layers that have tables
 
 private:
     const Rows* value(const Json& name) const {
@@ -97,13 +97,13 @@ private:
             const auto columns = static_cast<double>(tensor.shape[n - 1]);
             matrices = rows * columns > 0 ? count / (rows * columns) : 1;
             items = matrices * (rows * padded(columns) + columns * padded(rows)) / 2;
-            // rows of blocks, each of which is padded
+            // a row per type, in which each block is padded
             if (n == 2 && tensor.shape[0] == types_) items = std::max(items, 16 * count);
         }
         bytes += MATRIX_BYTES * matrices + (radial ? RADIAL_COPIES * 8 : COPIES * item_) * items;
     }
 
-    // Weights with the padding of every path, one table, and what edges of a block need.
+    // Weights with the padding of every path, one table, and arrays for the edges of a block.
     void add_radial(const Json& radial, const Json& problem) {
         const Json *layers = member(&radial, "layers"), *table = member(&radial, "table");
         if (layers == nullptr || !layers->is_array()) return;

@@ -16,7 +16,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// "PBE", "r2SCAN-3c": the literature writes functionals in several ways.
+// The literature writes functionals in several ways: "PBE", "r2SCAN-3c".
 std::string plain_name(const std::string& functional) {
     std::string out;
     for (const char c : functional)

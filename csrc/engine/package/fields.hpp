@@ -35,19 +35,19 @@ public:
     std::vector<std::string> texts(const char* key) const;
     std::vector<double> numbers(const char* key) const;
     Fields object(const char* key) const;
-    Fields object_in_text(const char* key) const;  // of a string that holds an object as JSON
+    Fields object_in_text(const char* key) const;  // parses a string that contains a JSON object
     // Throws unless the string is exactly the text that mdcg writes for `value`: without spaces and
-    // with sorted keys. Python generates kernels from this text, and must not find more in it than
-    // the engine, which has checked `value`.
+    // with sorted keys. Python generates kernels from this text, so it must not contain more than
+    // `value`, which the engine has checked.
     void expect_text_of(const char* key, const nlohmann::json& value) const;
     std::vector<Fields> objects(const char* key) const;  // empty where absent
-    const nlohmann::json& json(const char* key) const;   // whatever it is; for <nlohmann/json.hpp>
+    const nlohmann::json& json(const char* key) const;   // value of any type
 
     // The tensor that the field names, of the given shape; -1: any size.
     const Tensor& tensor(const char* key) const;
     const Tensor& tensor(const char* key, const std::vector<std::int64_t>& shape,
                          Content content = Content::weights) const;
-    // Its numbers as T (float or double), all finite.
+    // Numbers of a tensor as T (float or double); throws unless all are finite.
     template <typename T>
     std::vector<T> read(const Tensor& tensor) const;
     template <typename T>

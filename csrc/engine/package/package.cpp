@@ -147,7 +147,7 @@ std::string Tensor::shape_text() const {
     return text + "]";
 }
 
-// Sentences quote parts of damaged files, which may be long.
+// Limits the length of sentences, because they quote parts of damaged files.
 void Package::fail(const std::string& what) const {
     constexpr std::size_t LONGEST = 400;
     std::string sentence = what;
@@ -174,7 +174,7 @@ std::shared_ptr<const Package> Package::open(const std::string& path, Kind kind)
     package->read(kind, whole, [&](std::uint64_t bytes) {
         std::string& content = package->content_;
         const std::size_t have = content.size();
-        // tensors point to where they will be
+        // reserved at once, because tensors already point to where their numbers will be
         if (have > 0) content.reserve(static_cast<std::size_t>(whole));
         try {
             append_part(file.number(), have, bytes - have, content);
@@ -208,7 +208,7 @@ std::shared_ptr<const Package> Package::with_manifest(std::shared_ptr<const Pack
     return package;
 }
 
-// Length of the header, from the first nine bytes, which also show what else the file may be.
+// Returns the length of the header. The first nine bytes also tell what other file it may be.
 std::uint64_t Package::header_bytes(Kind kind, std::uint64_t whole) const {
     const std::string expected = std::string(", expected a ") + name_of(kind);
     if (whole < 9) fail("has " + std::to_string(whole) + " bytes" + expected + ": copy it again");

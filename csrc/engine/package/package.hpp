@@ -14,14 +14,14 @@
 namespace mdcg {
 
 // The newest package format that this library reads. Files of older formats also hold 3j symbols,
-// and files of format 1 the text and the machine code of kernels; none of that is used.
+// and files of format 1 also the text and the machine code of kernels; these are not used.
 constexpr int PACKAGE_FORMAT = 3;
-constexpr int KERNELS_FORMAT = 1;  // of a file of compiled kernels
+constexpr int KERNELS_FORMAT = 1;  // format of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
 struct DtypeInfo {
     Dtype dtype;
-    const char *file_name, *name;  // in safetensors, "F32"; in numpy, "float32"
+    const char *file_name, *name;  // "F32" (safetensors), "float32" (numpy)
     std::size_t bytes;
 };
 const DtypeInfo& about(Dtype dtype);
@@ -30,7 +30,7 @@ const DtypeInfo& about(Dtype dtype);
 // recursive, and would use up the stack. For text that is not JSON, the answer has no meaning.
 bool nests_too_deep(const char* text, const char* end, int most);
 
-// A tensor of the file, whose numbers stay where the file was read to.
+// A tensor of the file. Its numbers stay in the memory that the file was read to.
 struct Tensor {
     std::string name;
     Dtype dtype = Dtype::u8;
@@ -38,7 +38,7 @@ struct Tensor {
     std::int64_t count = 0;  // product of the shape
     const void* data = nullptr;
 
-    // Numbers as T (float or double); throws EngineError where the tensor has bytes or a number is
+    // Numbers as T (float or double). Throws EngineError if the tensor has bytes, or if a number is
     // not finite.
     template <typename T>
     std::vector<T> read() const;
@@ -48,7 +48,7 @@ struct Tensor {
 // Every function throws EngineError (ErrorKind::file) with one sentence that names the file.
 class Package {
 public:
-    // What a file is: a model, or the compiled kernels of one, which have the same structure.
+    // A model, or the compiled kernels of a model, which are files of the same structure.
     enum class Kind { model, kernels };
 
     // Reads the file into memory, its header first. Later changes of the file have no effect.
@@ -56,7 +56,7 @@ public:
     // The same for the contents of a file; `path` is for messages.
     static std::shared_ptr<const Package> parse(std::string content, const std::string& path,
                                                 Kind kind);
-    // Another network on the tensors of a package.
+    // Makes another network of the tensors of a package.
     static std::shared_ptr<const Package> with_manifest(std::shared_ptr<const Package> of,
                                                         nlohmann::json manifest);
     Package(const Package&) = delete;
@@ -67,8 +67,8 @@ public:
     const std::string& manifest_text() const { return text_; }
     const std::string& content() const { return content_; }
     std::size_t file_bytes() const { return content_.size(); }
-    const std::string& digest() const { return digest_; }  // SHA-256 of all that it holds
-    // The package that kernels are made for: the owner of the tensors, or this package, `self`.
+    const std::string& digest() const { return digest_; }  // SHA-256 of the contents
+    // The package that kernels are made for: the owner of the tensors, or `self`, this package.
     const std::shared_ptr<const Package>& kernels_of(
         const std::shared_ptr<const Package>& self) const {
         return owner_ != nullptr ? owner_ : self;
@@ -87,7 +87,7 @@ private:
     std::string path_, content_, text_, digest_;
     std::map<std::string, Tensor> tensors_;
     std::unique_ptr<nlohmann::json> manifest_;
-    std::shared_ptr<const Package> owner_;  // of the tensors, if it is another package
+    std::shared_ptr<const Package> owner_;  // owner of the tensors, if it is another package
 };
 
 // Facts of the manifest about the whole model, checked.

@@ -1,4 +1,4 @@
-// What a convolution kernel gets, generated or generic: one block of edges, ready to contract.
+// Arguments of convolution kernels for CPUs, generated or generic: one block of edges.
 // Generated text contains this file; MDCG_CONV_ABI changes with the struct.
 #pragma once
 
@@ -9,19 +9,19 @@ namespace mdcg {
 constexpr std::int64_t MDCG_CONV_ABI = 6;
 
 template <typename T>
-struct EdgeWeights;  // of the engine
+struct EdgeWeights;  // defined in the engine
 
-// Edges of a block, and some of their columns of weights.
+// Some edges of a block, and some columns of their weights.
 struct WeightTile {
     std::int64_t first, count;    // edges
     std::int64_t column, panels;  // first column, and number of panels of 64 bytes (A items)
 };
 
-// Geometry and radial values of a block are made by the engine, in the cache; the kernel applies
-// the paths and adds to rows. It asks the engine for the weights of the edges, one tile at a time.
+// The engine computes the harmonics of a block, which stay in the processor's cache; the kernel
+// applies the paths and adds to rows. It asks the engine for the weights, one tile at a time.
 //
-// Columns of weights are padded per path: path p starts at the sum of the strides before it, its
-// stride is its multiplicity rounded up to 64 bytes; padding columns are zero.
+// Columns of weights are padded per path: the stride of a path is its multiplicity rounded up to 64
+// bytes, and a path starts at the sum of the strides before it. Padding columns are zero.
 template <typename T>
 struct ConvBlock {
     std::int64_t num_edges;        // 1 .. `edges` of ConvInfo
@@ -33,8 +33,8 @@ struct ConvBlock {
     // Writes w [count][panels * A]; backward with a table, also the derivatives with respect to the
     // length, of the same shape. `slope` is null if they are not wanted.
     void (*fill_weights)(const EdgeWeights<T>* weights, WeightTile tile, T* w, T* slope);
-    // Takes the gradients of weights, [count][panels * A]; null: a table, for which the kernel sums
-    // their products with the slopes.
+    // Takes the gradients of weights, [count][panels * A]. Null if the weights come from a table:
+    // the kernel then sums the products of these gradients with the slopes.
     void (*add_gradient)(const EdgeWeights<T>* weights, WeightTile tile, const T* dw);
 
     const T* x;  // rows of node features (or of the type table)

@@ -3,27 +3,28 @@
 //     out[receiver] += sum over paths of M(y[edge]) (w[edge] x[sender])
 //
 // A block takes a receiver and walks its edges (CONV), or takes BATCH rows, each with an output row
-// of its own. Every warp has a task: an input block, of which it takes 32 * CHANNELS channels, and
-// some of the block's paths. It keeps everything that it sums over edges in registers.
-// The path matrices of a batch of edges are evaluated by all warps into shared memory; meanwhile
-// the operands of the next edges are on their way.
+// of its own. Every warp has a task: 32 * CHANNELS channels of an input block, and some of the
+// block's paths. A warp keeps everything that it sums over edges in registers. All warps together
+// evaluate the path matrices of a batch of edges into shared memory, while the operands of the next
+// edges are being loaded.
 //
-// R is a struct of constants for one task, derived from those of its kernel and of the pass, which
-// mdcg/codegen/conv/edge_weights.py prints. HAS_X, HAS_Y and HAS_W say which cotangents are given,
-// WANTS_X etc. which gradients are wanted, SUMS whether `out` is: the value, or the gradient of g.
+// R is the struct of constants of one task, which mdcg/codegen/conv/edge_weights.py prints. It
+// derives from the structs of its kernel and of the pass. HAS_X, HAS_Y and HAS_W say which
+// cotangents are given, WANTS_X etc. which gradients are wanted, and SUMS whether `out` is wanted:
+// the value, or in double backward passes the gradient of g.
 #pragma once
 #include "kernels/conv/arguments.cuh"
 #include "kernels/conv/path_sums.cuh"
 #include "kernels/conv/rows.cuh"
 #include "kernels/warp_sums.cuh"
 
-// The channels of a lane: CHANNELS of them from u on.
+// The CHANNELS channels of a lane, from u on.
 template <typename R>
 struct Channels {
     int lane, chunk;
     int u = (chunk * 32 + lane) * R::CHANNELS;
     int left = R::WHOLE ? R::CHANNELS : R::MUL - u;  // channels of the block from u on
-    bool inside = R::WHOLE || u < R::PADDED;         // in a packed row
+    bool inside = R::WHOLE || u < R::PADDED;         // a packed row has them
 };
 
 // One edge's operands in the channels of a lane.
@@ -53,7 +54,7 @@ MDCG_INLINE void edge_numbers(const Arguments& p, int position, int& e, int& s) 
     s = R::CONV ? p.sender[position] : position;
 }
 
-// Component a of a row of x or xa. Convolutions read packed rows: whole vectors.
+// Loads component a of a row of x or xa. Convolutions read packed rows, which have whole vectors.
 template <typename R>
 MDCG_INLINE Vec<R::CHANNELS> load_features(const T* x, Long s, int a, const Channels<R>& at) {
     typedef Vec<R::CHANNELS> V;
@@ -88,7 +89,7 @@ MDCG_INLINE Vec<R::CHANNELS> load_weights(const T* w, Long e, const Channels<R>&
     return R::SHARED_WEIGHTS ? load(from, V()) : load_stream(from, V());
 }
 
-// Operands of the next edges, on their way: a ring of DEPTH edges, or one edge.
+// Loads the operands of edges ahead: into a ring of DEPTH edges, or into registers for one edge.
 template <typename R, bool RING = (R::DEPTH > 1)>
 struct Prefetch;
 
@@ -250,7 +251,7 @@ struct Prefetch<R, true> {
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Sums of a row of outputs start with zeros; reads the row's gradient.
+// Sets the sums of a row of outputs to zero, and loads the row's gradient.
 template <typename R>
 MDCG_INLINE void start_row(const Arguments& p, Long row, const Channels<R>& at,
                            ReceiverSums<R>& sums) {
@@ -355,7 +356,7 @@ MDCG_INLINE void sum_attributes(const Arguments& p, const T* parts, int first, i
 
 // ---- a task ------------------------------------------------------------------------------------
 
-// Walks the edges from `begin` to `end` with one warp, whose channels are those of a chunk.
+// Walks the edges from `begin` to `end` with one warp, for the channels of chunk number `chunk`.
 template <typename R>
 MDCG_INLINE void run_task(const Arguments& p, T* shared, Long row, int begin, int end, int lane,
                           int warp, int chunk) {

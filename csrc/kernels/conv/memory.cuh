@@ -19,7 +19,7 @@ template <class F, int N>
 MDCG_INLINE Vec<N> load(const F* p, Vec<N> n) {
     return vec(__ldg(word(p, n)));
 }
-// Read once: weights must not push node rows out of the caches.
+// Loads what is read only once, so that weights do not push node rows out of the caches.
 template <class F, int N>
 MDCG_INLINE Vec<N> load_stream(const F* p, Vec<N> n) {
     return vec(__ldcs(word(p, n)));
@@ -91,17 +91,17 @@ MDCG_INLINE void sync_warps() {
     }
 }
 
-// ---- copies to shared memory that a warp does not wait for
+// ---- asynchronous copies to shared memory
 
-// Of 16 bytes, the last of them zeros if fewer are to be read.
 MDCG_INLINE unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+// Copies `bytes` bytes, and fills up to 16 with zeros.
 MDCG_INLINE void copy_some(T* to, const T* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(bytes)
                  : "memory");
 }
-// Read once: passes by the first-level cache. NOTES: no L2 policy, because ptxas of CUDA 13.0 makes
-// illegal instructions of copies that have one.
+// Copies what is read only once, without the first-level cache. NOTES: no L2 policy, because ptxas
+// of CUDA 13.0 makes illegal instructions of copies that have one.
 MDCG_INLINE void copy_once(T* to, const T* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(bytes)
@@ -115,16 +115,17 @@ MDCG_INLINE Vec<N> take_some(const T* p) {
     MDCG_EACH a.v[k] = p[k * STRIDE];
     return a;
 }
-// Waits until at most N groups are under way, and for the other lanes.
+// Waits until at most N groups of copies are under way, and for the other lanes.
 template <int N>
 MDCG_INLINE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
     __syncwarp();
 }
 
-// ---- kernels of one pass, none of which reads what another writes
+// ---- kernels of one pass that overlap: none of them reads what another writes
 
-// The next kernel of the stream may start where this one's last blocks leave room.
+// Lets the next kernel of the stream start while the last blocks of this one run.
 MDCG_INLINE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
-// A kernel that started early ends after the one before it: whoever waits for it waits for both.
+// A kernel that started early must end after the kernel before it, so that waiting for it means
+// waiting for both.
 MDCG_INLINE void end_after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

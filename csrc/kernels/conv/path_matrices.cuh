@@ -20,7 +20,7 @@ struct Term {
 // Returns a number of items rounded up to whole 16-byte words.
 constexpr int whole_quads(int items) { return items > 0 ? (items + QUAD - 1) / QUAD * QUAD : QUAD; }
 
-// Returns nonzero number ITEM of a table, whose terms R::TERMS begin at R::FIRST_TERM. y(b) is
+// Returns nonzero number ITEM, whose terms in R::TERMS begin at R::FIRST_TERM[ITEM]. y(b) is
 // attribute b of the edge.
 template <typename R, int ITEM, typename Attributes>
 MDCG_INLINE T nonzero_of(const Attributes& y) {
@@ -34,8 +34,7 @@ MDCG_INLINE T nonzero_of(const Attributes& y) {
     return sum;
 }
 
-// Writes the nonzeros that are this warp's part to the row of an edge. Kernel::FIRST_QUAD has the
-// first 16 bytes of each warp.
+// Writes this warp's part of the nonzeros to the row of an edge.
 template <typename Kernel, typename Attributes>
 MDCG_INLINE void write_path_matrices(const Attributes& y, T* row, int warp) {
     each<Kernel::BLOCK_WARPS>([&](auto number) {

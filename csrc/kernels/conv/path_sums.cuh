@@ -1,4 +1,4 @@
-// What a path of mode uvu makes of an edge, in the channels of a lane.
+// Messages and gradients of one path of mode uvu for one edge, in the channels of a lane.
 #pragma once
 #include "kernels/conv/path_matrices.cuh"
 #include "kernels/warp_sums.cuh"
@@ -9,23 +9,24 @@ struct Output {
     bool shared;  // other tasks add to it
 };
 
-// What the gradient of a nonzero adds to that of an attribute, counted from FIRST_ATTRIBUTE.
+// Adds coefficient * the gradient of a nonzero to the gradient of an attribute. Attributes are
+// counted from FIRST_ATTRIBUTE.
 struct AttributeTerm {
     short nonzero, attribute;
     T coefficient;
 };
 
 // A path of the task. Its outputs begin with component `output`, its nonzeros at `nonzero` in an
-// edge's row. `weight` says where its weights are, or is -1.
+// edge's row. Its weights begin at `weight`; -1: it has none.
 struct Path {
     short output, dim_out, nonzero, num_nonzeros;
-    short first_entry, end_entry;  // of ENTRY
+    short first_entry, end_entry;  // range of ENTRY
     short first_term, end_term;    // of ATTRIBUTE_TERM: gradients of attributes from nonzeros'
     int weight, weight_stride;     // distance of the weights of two channels
 };
 
-// Adds the gradients of a path's nonzeros to those of attributes: terms FIRST to END, those of an
-// attribute one after the other.
+// Adds the gradients of a path's nonzeros to the gradients of attributes: terms FIRST to END, which
+// are sorted by attribute.
 template <typename R, int FIRST, int END>
 MDCG_INLINE void add_attributes(const T* nonzeros, T* attributes) {
     T sum = 0;
@@ -56,10 +57,10 @@ MDCG_INLINE void each_lane_sum(T* dy, int lane, const Body& body) {
     });
 }
 
-// Adds what path I makes of an edge to the outputs and to the gradients of features and attributes;
-// calls store_weight with the gradient of the weight. M has the nonzeros m, and B, from the
-// cotangent of y in place of y, the nonzeros b; w is the weight, and xa and wc are cotangents of x
-// and w. The output without cotangents is
+// Adds the contributions of path I to the outputs of an edge and to the gradients of its features
+// and attributes; calls store_weight with the gradient of the weight. The path matrix M has the
+// nonzeros m. B is the path matrix of the cotangent of y and has the nonzeros b. w is the weight;
+// xa and wc are the cotangents of x and w. The output without cotangents is
 //
 //     out = M (w x);  with them, in double backward passes, out = M (w xa + wc x) + B (w x).
 //

@@ -1,4 +1,4 @@
-// Copies of rows of node features. A row lies in the user's layout, or packed: component by
+// Copies of rows of node features. A row is plain (in the user's layout) or packed: component by
 // component, each padded to whole vectors. R is a struct of constants that
 // mdcg/codegen/conv/rows.py prints.
 #pragma once
@@ -24,8 +24,8 @@ struct RowSum {
     const int* row_ptr;  // [n_rows + 1] first edge of each row's sum
 };
 
-// Calls body(block, place in the plain row, channels of the block from there on) for item c of a
-// packed row.
+// Calls body(number of the block, position in the plain row, channels of the block that are left)
+// for item c of a packed row.
 template <typename R, typename Body>
 MDCG_INLINE void find_item(int c, const Body& body) {
     each<R::BLOCKS>([&](auto number) {

@@ -1,13 +1,14 @@
 // The backward pass of a convolution whose weights come from a table: gradients of the edges'
 // vectors and of the features.
 //
-// A pair is an edge and its reverse: both have the same weights, and harmonics that differ in sign
-// at most. A block takes the pairs of a group of receivers, or a part of them. One end of a pair is
-// a receiver of the group, whose features and gradients are in shared memory. Those of the other
-// end, the sender, stay in registers for all its pairs with the group, which therefore write one
-// row of gradients for it. An edge without a reverse is half a pair. A block's pairs are divided
-// into slices, each with warps for all channels of the kernel. Warps walk the pairs of their slice
-// in batches, as in the forward pass.
+// A pair is an edge and its reverse: both have the same weights, and harmonics that differ at most
+// in sign. A block takes all pairs, or a part of the pairs, of a group of receivers. One end of a
+// pair is a receiver of the group, whose features and gradients are in shared memory. The other end
+// is the sender. Its features and gradients stay in registers while the block computes all its
+// pairs with the group, so that these pairs write one row of gradients. An edge without a reverse
+// is computed as half a pair. A block's pairs are divided into slices; the warps of a slice
+// together have all channels of the kernel, and walk the pairs of the slice in batches, as in the
+// forward pass.
 #pragma once
 #include "kernels/conv/table_edges.cuh"
 #include "kernels/warp_sums.cuh"
@@ -23,8 +24,8 @@ struct Arguments : EdgeArguments {
     const Long* __restrict__ one_way;  // [1] not 0: edges have no reverse
     const T* __restrict__ g;           // [num_nodes * Problem::OUT_WIDTH] gradients of the outputs
     T* __restrict__ de;  // [num_streams][num_edges * 3] gradients of the edges' vectors; added to
-    Long n_de;           // from the gradients of a stream to those of the next
-    // Where gradients of the features are wanted; else null.
+    Long n_de;           // items of the gradients of a stream
+    // The rest is null unless gradients of the features are wanted.
     const int* __restrict__ place;  // [num_pairs] row of dx, by number of the pair
     T* __restrict__ dx;             // [num_rows * Problem::IN_WIDTH] for the senders of each group
     T* __restrict__ own;            // [n_local * n_parts * Problem::IN_WIDTH] for the receivers
@@ -35,7 +36,7 @@ struct Arguments : EdgeArguments {
 // What all warps must know of a pair.
 struct alignas(16) PairRecord {
     int sender, row;     // rows of the features and of the table
-    T z, slope;          // place in the interval, and by how much it grows with length
+    T z, slope;          // position within the interval, and its derivative by the length
     int to, edge;        // rows of the gradients of the features and of the vector
     int partner;         // node of the sender; -1: the edge has no reverse
     int local_receiver;  // number of the receiver in its group
@@ -72,20 +73,21 @@ MDCG_INLINE PairRecord record_of(const Arguments& p, const PrefetchedPair& a, Lo
     return r;
 }
 
-// Receivers of a group.
+// Number of receivers of a group.
 MDCG_INLINE int group_size(const Arguments& p, Long group) {
     const Long left = p.n_local - p.n_first - group * p.n_group;
     return int(left < p.n_group ? left : p.n_group);
 }
 
-// The pairs of a slice: for each lane those of the slice whose pairs it prefetches. A batch has as
-// many pairs of each slice.
+// The pairs of the slice for which a lane prefetches. A batch has room for equally many pairs of
+// each slice.
 struct EdgeSlice {
     int begin, count;
     int longest;  // count of the block's longest slice
 };
 
-// Where part `q` of `all` of the active pairs begins: never between two pairs that write one row.
+// Returns where part `q` of `all` parts of the active pairs begins: never between two pairs that
+// write one row.
 MDCG_INLINE int part_begin(const Arguments& p, int begin, int active, int q, int all, int lane) {
     if (q <= 0 || q >= all) return q <= 0 ? 0 : active;
     for (int at = int(Long(active) * q / all);; at += 32) {
@@ -117,7 +119,7 @@ MDCG_INLINE EdgeSlice slice_of(const Arguments& p, Long group, int part, int par
 
 template <typename Kernel>
 struct SharedMemory {
-    // sums over lanes for a pair: an odd number, so that rows use all banks
+    // items of a pair's sums over lanes: an odd number, so that rows use all banks
     static constexpr int PART_ROW = ATTRIBUTES | 1;
     static constexpr int RECORD_ITEMS = 2 * BATCH * sizeof(PairRecord) / sizeof(T);
     static constexpr int MATRIX_ITEMS = 2 * BATCH * Kernel::STRIDE;
@@ -131,7 +133,7 @@ struct SharedMemory {
     PairRecord* records;  // [2][BATCH]
     T* matrices;          // [2][BATCH * Kernel::STRIDE]
     T* parts;             // [2][Kernel::WARPS][BATCH * PART_ROW] sums over the lanes of a warp
-    T* held;              // [Kernel::WARPS][Kernel::HELD_ITEMS] what receivers of the group have
+    T* held;              // [Kernel::WARPS][Kernel::HELD_ITEMS] rows of the receivers of the group
     T* sums;              // [Kernel::BLOCK_WARPS][Kernel::SUM_ITEMS] gradients of their features
 
     __device__ __forceinline__ SharedMemory(Quad* memory)
@@ -153,10 +155,10 @@ MDCG_INLINE void write_batch(const Arguments& p, const PrefetchedPair& ahead, Lo
     write_path_matrices<Kernel>(ahead.unit, matrices + lane * Kernel::STRIDE, warp);
 }
 
-// Sums the warps' gradients of the lane's pair, in their order, and adds those of the vector of its
-// edge to `de`. A row of parts holds gradients of the harmonics; item 0 (the gradient of Y00, which
-// is constant) holds dE/dr. NOTES: a kernel adds to an edge once, so that sums are reproducible;
-// they are atomic only so that no thread waits for the old value.
+// Sums what the warps have found for the lane's pair, in the order of the warps, and adds the
+// gradient of the vector of its edge to `de`. A row of parts holds gradients of the harmonics; item
+// 0 (the gradient of Y00, which is constant) holds dE/dr. NOTES: a kernel adds to an edge once, so
+// the sums are reproducible. Additions are atomic only so that no thread waits for the old value.
 template <typename Kernel>
 MDCG_INLINE void add_vector_gradients(const Arguments& p, const SharedMemory<Kernel>& shared,
                                       int buffer, int lane) {
@@ -180,7 +182,8 @@ MDCG_INLINE void add_vector_gradients(const Arguments& p, const SharedMemory<Ker
     for (int k = 0; k < 3; ++k) atomicAdd(to + k, sign * (along * r.unit[k] + g[k] * r.inverse));
 }
 
-// Sums each value over the lanes of a warp, as many at once as there are powers of two.
+// Sums each value over the lanes of a warp and writes the sums. Each step of the recursion takes
+// as many values as the largest power of two that is left.
 template <int START = 0>
 MDCG_INLINE void store_lane_sums(T (&values)[ATTRIBUTES], T* to, int lane) {
     if constexpr (START < ATTRIBUTES) {
@@ -193,7 +196,7 @@ MDCG_INLINE void store_lane_sums(T (&values)[ATTRIBUTES], T* to, int lane) {
 
 // ---- one warp
 
-// Whether no later path of a task has the output of path `i`.
+// Whether path `i` is the last path of its task that has its output.
 template <typename Task>
 constexpr bool is_last_of_output(int i) {
     for (int later = i + 1; later < Task::NUM_PATHS; ++later)
@@ -201,7 +204,7 @@ constexpr bool is_last_of_output(int i) {
     return true;
 }
 
-// Whether no entry of the path before entry `e` has its input.
+// Whether entry `e` is the first entry of its path that has its input.
 template <typename Task>
 constexpr bool is_first_of_input(int e, int first_entry) {
     for (int before = first_entry; before < e; ++before)
@@ -258,7 +261,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
     __syncthreads();
 
     Polynomials<CHANNELS> polynomials[PATHS];
-    int loaded_row = -1;        // of the table
+    int loaded_row = -1;        // row of the table
     Values partner_g[OUTPUTS];  // gradients of the outputs of the sender
     int loaded_partner = -1;
     Values next[DIM];  // features of the sender of the next pair
@@ -273,7 +276,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
     const auto row_of_table = [&](int row) {
         return table + Long(row) * (Problem::WEIGHTS * Column::PAIRS);
     };
-    // Gradients of the outputs that path `i` is the last to read.
+    // Loads the gradients of the outputs that no path after `i` reads.
     const auto load_partner = [&](auto i, const T* g) {
         constexpr Path path = Task::PATHS[i];
         if constexpr (is_last_of_output<Task>(i))
@@ -318,7 +321,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
     };
 
     const int count = __shfl_sync(ALL_LANES, pairs.count, slice * PER_SLICE);
-    int buffer = 0;  // of two
+    int buffer = 0;  // 0 or 1
     int turn = 0;    // the warp that writes records and gradients of vectors
     for (int first = 0; first < pairs.longest; first += PER_SLICE) {
         const int many = min(PER_SLICE, count - first);
@@ -357,7 +360,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
             for (int a = 0; a < DIM; ++a) x[a] = channels.or_zeros(next[a]);
             const PairRecord record = records[k];
             const T z = record.z;
-            // What the next pair needs is loaded as soon as registers are free.
+            // The operands of the next pair are loaded as soon as registers are free.
             const PairRecord& following = records[min(k + 1, many - 1)];
             const int next_row = following.row, next_partner = following.partner;
             const bool new_row = next_row != loaded_row;
@@ -471,7 +474,7 @@ MDCG_INLINE void table_backward(const Arguments& p) {
     constexpr int PER_SLICE = BATCH / Kernel::SLICES;
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32;
-    // equal in all lanes, as the compiler knows after the exchange
+    // NOTES: after the exchange the compiler knows that all lanes have the same number.
     const int warp = __shfl_sync(ALL_LANES, int(threadIdx.x) / 32, 0);
     const SharedMemory<Kernel> shared(shared_memory);
     const Long group = blockIdx.x / unsigned(p.n_parts);

@@ -1,46 +1,58 @@
 // Convolutions whose weights come from a table of edge lengths: what both passes share.
 //
-// mdcg/codegen/conv/table.py prints what differs between models: before this text the type T, L_MAX
-// (the largest degree of the harmonics) and `struct Problem`; behind it a struct for each kernel
-// and one for each of its warp tasks, made of the tables that are declared here; at last the
-// kernels. A warp task is what a warp does: some channels of one block of the features, and some of
-// its paths.
+// mdcg/codegen/conv/table.py prints what differs between models. Before this text it prints the
+// type T, L_MAX (the largest degree of the harmonics) and `struct Problem`; after it, a struct for
+// each kernel, a struct for each warp task of the kernel, and the kernels themselves. A warp task
+// is the work of one or more warps: some channels of one block of the features, and some of the
+// paths that read this block.
 #pragma once
 #include "kernels/conv/path_matrices.cuh"
 #include "kernels/spherical_harmonics.cuh"
 #include "kernels/table_column.cuh"
 
-constexpr int BATCH = Problem::BATCH;  // edges whose path matrices are there at a time
+constexpr int BATCH = Problem::BATCH;  // edges whose path matrices are in shared memory at a time
 constexpr int ATTRIBUTES = (L_MAX + 1) * (L_MAX + 1);  // harmonics of an edge
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // ---- tables of a problem, its kernels and their warp tasks
 
-// Problem: BATCH; DEGREE of the table's polynomials; IN_WIDTH and OUT_WIDTH, items of a row of
-// features and of outputs; WEIGHTS, columns of the table; HARMONIC_FACTORS [ATTRIBUTES]; backward,
-// FEATURE_GRADIENTS: whether gradients of the features are wanted.
+// Members of Problem:
+//     BATCH
+//     DEGREE                      of the table's polynomials
+//     IN_WIDTH, OUT_WIDTH         items of a row of features, and of outputs
+//     WEIGHTS                     columns of the table
+//     HARMONIC_FACTORS            [ATTRIBUTES]
+//     FEATURE_GRADIENTS           backward: whether gradients of the features are wanted
 //
-// A kernel: BLOCK_WARPS and SHARED_BYTES of a block, or of each of its MAX_WARP_GROUPS (forward);
-// EDGES_AT_ONCE, edges of an iteration (forward); WARPS for all channels, and SLICES of a block
-// that have so many (backward); STREAM of the gradients of vectors (backward); SUM_ITEMS and
-// HELD_ITEMS of shared memory for a warp (HELD_ITEMS 0: receivers' rows are read from device
-// memory); STRIDE, items from an edge's row of path matrices to the next; FIRST_QUAD [BLOCK_WARPS +
-// 1], the first 16 bytes of the row that each warp evaluates; FIRST_TERM [items of a row + 1] of
-// TERMS.
+// Members of a kernel:
+//     BLOCK_WARPS, SHARED_BYTES   of a block; forward, of each of its MAX_WARP_GROUPS warp groups
+//     EDGES_AT_ONCE               forward: edges of an iteration
+//     WARPS, SLICES               backward: warps of a slice, which have all channels together, and
+//                                 slices of a block
+//     STREAM                      backward: which of the gradients of vectors it adds to
+//     SUM_ITEMS, HELD_ITEMS       items of shared memory for a warp; HELD_ITEMS 0: receivers' rows
+//                                 are read from device memory
+//     STRIDE                      items from an edge's row of path matrices to the next
+//     FIRST_QUAD                  [BLOCK_WARPS + 1] first 16 bytes of the row that each warp
+//                                 evaluates
+//     FIRST_TERM                  [items of a row + 1] first of its TERMS
 //
-// A warp task: FIRST_WARP and NUM_WARPS; CHANNELS of a lane; MUL channels and DIM components of its
-// block of the features, which begins at IN_OFFSET of a row; IS_FIRST_OF_INPUT: no kernel before
-// has written gradients of the block (backward); PATHS [NUM_PATHS], their ENTRIES, and OUTPUTS
-// [NUM_OUTPUTS].
+// Members of a warp task:
+//     FIRST_WARP, NUM_WARPS       its warps
+//     CHANNELS                    of a lane
+//     MUL, DIM, IN_OFFSET         channels and components of its block of the features, and where
+//                                 this block begins in a row
+//     IS_FIRST_OF_INPUT           backward: no earlier kernel has written gradients of the block
+//     PATHS [NUM_PATHS], their ENTRIES, OUTPUTS [NUM_OUTPUTS]
 
-// A path: its weights are columns of the table, its matrix has few entries that are not zero. Equal
-// entries, up to their sign, are one nonzero, which is a sum of terms.
+// A path. Its weights are columns of the table. Few entries of its matrix are not zero; entries
+// that are equal up to their sign share one nonzero, which is a sum of terms.
 struct Path {
     int weight;                  // first column of the table
     int output, num_outputs;     // components of the outputs of its task
     int nonzero, num_nonzeros;   // items of an edge's row of path matrices
-    int first_entry, end_entry;  // of the task's ENTRIES
-    int degree;                  // of the harmonic
+    int first_entry, end_entry;  // range of the task's ENTRIES
+    int degree;                  // degree of the harmonic
 };
 struct Output {     // a component of an output
     int offset;     // of its first channel in a row of the output
@@ -67,12 +79,12 @@ struct EdgeArguments {
 
 // ---- weights
 
-// Items 2 k and 2 k + 1 of all columns stand together, behind them those of the next k.
+// A row of the table holds items 2 k and 2 k + 1 of every column, k after k.
 typedef mdcg::TableColumn<Problem::DEGREE, T> Column;
 struct alignas(2 * sizeof(T)) ColumnPair {
     T v[2];
 };
-// Of neighbouring channels.
+// Pairs of neighbouring channels.
 template <int CHANNELS>
 struct alignas(CHANNELS * sizeof(ColumnPair) < 16 ? CHANNELS * sizeof(ColumnPair) : 16)
     ColumnPairs {
@@ -84,7 +96,7 @@ template <int CHANNELS>
 struct Polynomials {
     ColumnPairs<CHANNELS> pairs[Column::PAIRS];
 
-    // `row`: of the table, at the column of the lane's first channel.
+    // `row` points into a row of the table, to the column of the lane's first channel.
     __device__ __forceinline__ void load(const ColumnPair* row) {
 #pragma unroll
         for (int k = 0; k < Column::PAIRS; ++k)
@@ -98,18 +110,18 @@ struct Polynomials {
 
 // ---- edges of a batch
 
-// An edge on its way from memory.
+// An edge that is being loaded from memory.
 struct PrefetchedEdge {
     int edge,
-        next = -1;  // index, and that of the lane's edge of the next batch (-1: not known yet)
+        next = -1;  // numbers of this edge and of the lane's edge of the next batch (-1: unknown)
     int sender, sender_type;
     T unit[3];
     double length;
 };
 
-// Loads the lane's edge of a batch, number `number` of `count` from `begin`, and the index of that
-// of the next batch, `step` edges further. Returns whether there is one. `all`: also what only the
-// warp needs that writes the records.
+// Loads the lane's edge of a batch, which is number `number` of the `count` edges from `begin` on,
+// and the index of the lane's edge of the next batch, `step` edges further. Returns whether the
+// lane has an edge. `all`: also loads what only the warp needs that writes the records.
 MDCG_INLINE bool prefetch(const EdgeArguments& p, PrefetchedEdge& a, int begin, int number,
                           int count, int step, int lane, bool all) {
     if (lane >= BATCH || number >= count) return false;
@@ -127,13 +139,13 @@ MDCG_INLINE bool prefetch(const EdgeArguments& p, PrefetchedEdge& a, int begin, 
 // Where the table has the weights of an edge.
 struct TableLookup {
     int row;
-    T z, slope;  // in [-1, 1] within the interval, and by how much it grows with length
+    T z, slope;  // position within the interval, in [-1, 1]; its derivative by the length
 };
 MDCG_INLINE TableLookup look_up(const EdgeArguments& p, const PrefetchedEdge& a, Long receiver) {
     const mdcg::TableEntry found = p.places[Long(p.types[receiver]) * p.n_types + a.sender_type];
     const double root = sqrt(a.length);
     const double place = root * found.inverse_step;
-    const bool within = place < found.intervals;  // of the cutoff of its types; row 0 is zeros
+    const bool within = place < found.intervals;  // the cutoff of its types; row 0 is zeros
     const int i = within ? int(place) : 0;
     return {within ? found.row + i : 0, within ? T(2 * (place - i) - 1) : T(0),
             T(found.inverse_step) / T(root)};
@@ -157,8 +169,8 @@ MDCG_INLINE void write_path_matrices(const T (&unit)[3], T* row, int warp) {
 
 // ---- channels of a lane
 
-// The first channel of a lane, for a warp task whose warps have number `chunk`. Lanes beyond the
-// last channel (`inside` is false) read those of others, and store nothing.
+// The channels of a lane in warp number `chunk` of a warp task. Lanes beyond the last channel
+// (`inside` is false) read channels of other lanes, and store nothing.
 template <typename Task>
 struct LaneChannels {
     typedef Vec<Task::CHANNELS> Values;
@@ -181,8 +193,8 @@ struct LaneChannels {
     }
 };
 
-// The same address. NOTES: the compiler no longer knows how it was computed, so it keeps it in a
-// register and does not compute it again for every edge.
+// Returns the address that it is given. NOTES: the compiler no longer knows how the address was
+// computed, so it keeps it in a register instead of computing it again for every edge.
 MDCG_INLINE const T* kept_address(const T* address) {
     asm("" : "+l"(address));
     __builtin_assume(__isGlobal(address));

@@ -2,9 +2,9 @@
 //
 // A block takes a receiver. Its warps walk the receiver's edges in batches: records and path
 // matrices of the next batch are written to shared memory while the warps work on this one. A warp
-// has the channels of 32 lanes of a block of the features, with several paths, and keeps its sums
-// in registers. Edges come roughly by length, so that polynomials of the table stay in registers
-// for the next edges. In small systems groups of the block's warps share the receiver's edges.
+// computes several paths for some channels of a block of the features, and keeps its sums in
+// registers. Edges are sorted roughly by length, so that the polynomials of the table often serve
+// several edges. In small systems several groups of warps share the receiver's edges.
 #pragma once
 #include "kernels/conv/table_edges.cuh"
 
@@ -13,17 +13,17 @@ struct Arguments : EdgeArguments {
 };
 
 // What all warps must know of an edge. The loop over edges loads ahead, so a record names what is
-// to be loaded when its edge is evaluated: `row` of the next edge, `sender` of the edge that takes
-// the same place in the next iteration. Behind the last edge, they are its own.
+// to be loaded while its edge is evaluated: `row` of the next edge, and `sender` of the edge that
+// has the same place in the next iteration. The last edges of a batch name the last edge itself.
 struct alignas(16) EdgeRecord {
     int sender, row;  // rows of the features and of the table
-    T z;              // of its own edge: place in the interval
+    T z;              // position of its own edge within the interval
 };
 
-// Shared memory of a warp group, in items: two batches; after the last one, sums of outputs.
+// Shared memory of a warp group, in items: two batches; after the last batch, sums of outputs.
 template <typename Kernel>
 struct SharedMemory {
-    // those of a batch, and first row and first senders of the batch behind them
+    // records of the edges, then records that name the first row and senders of the batch
     static constexpr int RECORDS = BATCH + Kernel::EDGES_AT_ONCE;
     static constexpr int RECORD_ITEMS = 2 * RECORDS * sizeof(EdgeRecord) / sizeof(T);
     static constexpr int MATRIX_ITEMS = 2 * BATCH * Kernel::STRIDE;
@@ -40,7 +40,7 @@ struct SharedMemory {
         : records((EdgeRecord*)memory), matrices((T*)memory + RECORD_ITEMS), sums((T*)memory) {}
 };
 
-// Writes the records of a batch, whose first lanes have an edge (`there`).
+// Writes the records of a batch. The first lanes have an edge each (`there`).
 template <typename Kernel>
 MDCG_INLINE void write_records(EdgeRecord* records, EdgeRecord own, bool there, int lane) {
     const int last = max(__popc(__ballot_sync(ALL_LANES, there)) - 1, 0);
@@ -88,7 +88,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
 
     Values out[OUTPUTS] = {};
     Polynomials<CHANNELS> polynomials[PATHS];
-    int loaded_row = -1;      // of the table
+    int loaded_row = -1;      // row of the table
     Values next[EDGES][DIM];  // features of the edges of the next iteration
 
     const auto load_features = [&](Values* to, int sender) {
@@ -102,8 +102,8 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
         each<PATHS>([&](auto i) { polynomials[i].load(from + Task::PATHS[i].weight); });
         loaded_row = row;
     };
-    // Adds the messages of an edge. Its features are in `next`, which then gets those of the edge
-    // that follows in the same place.
+    // Adds the messages of an edge. `features` holds the features of this edge, and then gets those
+    // of the edge that has the same place in the next iteration.
     const auto add_edge = [&](EdgeRecord record, const T* matrices, Values* features) {
         Values x[DIM];
         T weight[PATHS][CHANNELS], slope;
@@ -132,7 +132,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
         });
     };
 
-    int buffer = 0;  // of two
+    int buffer = 0;  // 0 or 1
     int turn = 0;    // the warp that writes records
     for (int first = 0; first < count; first += BATCH) {
         const int many = min(BATCH, count - first);
@@ -165,7 +165,8 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
     constexpr int THREADS = Kernel::BLOCK_WARPS * 32;
     if (Kernel::MAX_WARP_GROUPS > 1 && blockDim.x > THREADS) {
         const int group = int(threadIdx.x) / THREADS, groups = int(blockDim.x) / THREADS;
-        // numbers of edges differ by at most one, so that a group may have one batch less
+        // Groups differ by at most one edge, so a group may have one batch less than the longest:
+        // it waits once more, so that all groups meet at the same barriers.
         const int longest = (p.num_active[receiver] + groups - 1) / groups;
         if ((count + BATCH - 1) / BATCH < (longest + BATCH - 1) / BATCH) __syncthreads();
         T* const sums = shared.sums + warp * shared.SUM_ITEMS + lane * CHANNELS;
@@ -193,7 +194,7 @@ template <typename Kernel, typename... Tasks>
 MDCG_INLINE void table_forward(const Arguments& p) {
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32;
-    // equal in all lanes, as the compiler knows after the exchange
+    // NOTES: after the exchange the compiler knows that all lanes have the same number.
     const int warp_of_block = __shfl_sync(ALL_LANES, int(threadIdx.x) / 32, 0);
     const int warp = warp_of_block % Kernel::BLOCK_WARPS;
     const int group = warp_of_block / Kernel::BLOCK_WARPS;

@@ -1,15 +1,15 @@
-// The convolution where paths have weight matrices (mode uvw): a warp per row, and its gradients.
+// The convolution whose paths have weight matrices (mode uvw), and its gradients: a warp per row.
 //
-// The weights of a row (an edge) are most of the bytes, so everything is arranged around reading
-// them once. A warp first multiplies the row's features and attributes to vectors left[u, v][c] in
-// shared memory; then the weight matrices stream through its registers, giving outputs, weight
-// gradients and the gradients of those vectors in one pass; last these are pulled back to features
-// and attributes. Paths of mode uvu in the same problem have no matrices and run beside, a lane per
-// channel.
+// Most of the bytes of a row (an edge) are its weights, so the kernel is built to read them once. A
+// warp first multiplies the row's features and attributes to vectors left[u, v][c] in shared
+// memory. Then the weight matrices stream through its registers, which gives outputs, gradients of
+// weights and gradients of those vectors in one pass. Finally the warp pulls the gradients of the
+// vectors back to features and attributes. Paths of mode uvu in the same problem have no matrices;
+// they run in the same kernel with a lane per channel.
 //
-// Structs of constants are printed by mdcg/codegen/conv/uvw.py. K is that of the kernel; R derives
-// from it and describes a body: some channels of one input block, and paths that read them; S is a
-// stack of weight matrices. Paths whose vectors are in shared memory at the same time are a turn.
+// mdcg/codegen/conv/uvw.py prints structs of constants: K for the kernel; R, which derives from K,
+// for a body (some channels of one input block, and paths that read them); S for a stack of weight
+// matrices. A turn is the set of paths whose vectors are in shared memory at the same time.
 #pragma once
 #include "kernels/conv/arguments.cuh"
 #include "kernels/conv/path_sums.cuh"
@@ -28,11 +28,11 @@ struct Row {
 
 // ---- weight matrices that stream through a warp
 //
-// All paths into an output block are one stack: a matrix [ROWS][MUL] of weights, a row per channel
-// pair (u, v) of a path, and beside it the vectors [ROWS][C] of what the path makes of its inputs.
-// G lanes share a row of weights, so 32 / G rows are read at a time.
+// All paths into an output block form one stack: a matrix [ROWS][MUL] of weights with a row for
+// each channel pair (u, v) of a path, and vectors [ROWS][C], the product of each pair without
+// weights. G lanes share a row of weights, so 32 / G rows are read at a time.
 
-// Rows of a stack from `first` on have their weights from `column` on.
+// The weights of the rows from `first` on begin at `column`.
 struct Segment {
     int first, column;
 };
@@ -58,7 +58,7 @@ enum Uses {
     PULL_C = 16  // pull_c = C g
 };
 
-// Vectors of one warp in shared memory, the gradient of its output row, its accumulated output.
+// The vectors of one warp in shared memory, the gradient of its output row, and its output row.
 struct Vectors {
     const T* left_w;
     const T* left_c;
@@ -116,8 +116,8 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
         const int start = (panel * S::G + column) * S::N;
         for (int first = 0; first < STEPS; first += S::BATCH) {
             V wv[S::BATCH][S::PANEL], cv[S::BATCH][S::PANEL];
-            // All loads of a batch are under way before the first is used. Not streaming ones: the
-            // rest of a line must stay in the cache for the next request.
+            // All loads of a batch are under way before the first result is used. They are not
+            // streaming loads, because the rest of a cache line must stay for the next request.
 #pragma unroll
             for (int b = 0; b < S::BATCH; ++b) {
                 const int r = (first + b) * GROUPS + group;
@@ -191,8 +191,8 @@ MDCG_INLINE void stream(const T* __restrict__ w, const T* __restrict__ wc, T* __
     }
 }
 
-// Gradient of shared weights: the block's threads share the matrix and sum over its rows (edges),
-// ITEMS apart in shared memory; their output gradients lie g_stride apart.
+// Gradient of shared weights: the block's threads share the matrix and sum over the block's rows
+// (edges). The vectors of two rows are ITEMS apart, their output gradients g_stride apart.
 template <typename S, int THREADS, int ITEMS>
 MDCG_INLINE void sum_weight_gradients(T* __restrict__ dw, const T* left_w, const T* g,
                                       Long g_stride, int rows) {
@@ -209,7 +209,7 @@ MDCG_INLINE void sum_weight_gradients(T* __restrict__ dw, const T* left_w, const
     }
 }
 
-// What the kernel K makes of the weights.
+// What the kernel K does with the weights.
 template <typename K>
 constexpr int uses_of() {
     return (K::SUMS && K::LEFT_W >= 0 ? SUM_W : 0) | (K::LEFT_C >= 0 ? SUM_C : 0) |
@@ -217,7 +217,7 @@ constexpr int uses_of() {
            (K::PULL_W >= 0 ? PULL_W : 0) | (K::PULL_C >= 0 ? PULL_C : 0);
 }
 
-// Whether the rows of a block sum the gradient of shared weights together, in step.
+// Whether the rows of a block advance together, to sum the gradient of shared weights.
 template <typename K>
 constexpr bool in_step() {
     return K::WANTS_W && K::LEFT_W >= 0 && K::SHARED_WEIGHTS;
@@ -246,7 +246,7 @@ MDCG_INLINE void stream_stack(const Arguments& p, T* mine, const Row& row, int l
 
 // ---- bodies: a lane per channel, before and after the weights
 
-// Adds to an item of a row: in shared memory from PLACE on, or in global memory.
+// Adds to an item of a row: in shared memory from PLACE on; PLACE -1: in global memory.
 template <int PLACE>
 MDCG_INLINE void add_item(T* mine, T* row, int item, T value) {
     if constexpr (PLACE >= 0)
@@ -255,14 +255,14 @@ MDCG_INLINE void add_item(T* mine, T* row, int item, T value) {
         add(row + item, value);
 }
 
-// Where component c of path I has its vector of channels (u, v).
+// The vector of path I for channels (u, v).
 template <typename R, int I>
 MDCG_INLINE T* vector_of(T* mine, int place, int u, int v) {
     constexpr int DIM = R::PATH[I].dim_out;
     return mine + place + R::BASE[I] + (u - R::FIRST) * (R::COPIES * DIM) + v * DIM;
 }
 
-// Vectors that the weights of path I multiply: its product without them.
+// Stores the vectors that the weights of path I multiply: its products without weights.
 template <typename R, int I>
 MDCG_INLINE void store_vectors(T* mine, int u, int v, const Vec<1>* x, const Vec<1>* xa, const T* m,
                                const T* b) {
@@ -289,8 +289,8 @@ MDCG_INLINE void store_vectors(T* mine, int u, int v, const Vec<1>* x, const Vec
     }
 }
 
-// Adds the gradients of features and attributes from those of the vectors of path I: q is W g, and
-// h the same for the cotangent of W.
+// Pulls the gradients of the vectors of path I back to features and attributes. q is W g, and h the
+// same for the cotangent of W.
 template <typename R, int I>
 MDCG_INLINE void pull_vectors(T* mine, int u, int v, const Vec<1>* x, const Vec<1>* xa, const T* m,
                               const T* b, Vec<1>* dx, T* dy) {
@@ -323,7 +323,7 @@ MDCG_INLINE void pull_vectors(T* mine, int u, int v, const Vec<1>* x, const Vec<
     if constexpr (R::WANTS_Y) add_attributes<R, path.first_term, path.end_term>(dm, dy);
 }
 
-// Everything that path I of mode uvu makes of a channel.
+// Outputs and gradients of path I of mode uvu for one channel.
 template <typename R, int I>
 MDCG_INLINE void add_diagonal(const Arguments& p, T* mine, const Row& row, int u, int v,
                               const Vec<1>* x, const Vec<1>* xa, const T* m, const T* b, Vec<1>* dx,
@@ -354,12 +354,12 @@ MDCG_INLINE void add_diagonal(const Arguments& p, T* mine, const Row& row, int u
     });
 }
 
-// Runs a body before the weights (LEFT), or after them; one of mode uvu has no vectors and runs
-// after them.
+// Runs a body before the weights (LEFT) or after them. A body of mode uvu has no vectors and runs
+// only after them.
 template <typename R, bool LEFT>
 MDCG_INLINE void run_body(const Arguments& p, T* mine, const Row& row, int lane) {
     constexpr bool GIVES_Y = !LEFT && R::WANTS_Y && R::NUM_ATTRIBUTES > 0;
-    for (int v = 0; v < R::COPIES; ++v) {  // of the block of attributes
+    for (int v = 0; v < R::COPIES; ++v) {  // channels of the block of attributes
         T m[R::NONZEROS], b[R::NONZEROS];
         each<R::NONZEROS>([&](auto n) {
             const Long start = row.e * R::ATTRIBUTES + v * R::COPY;
@@ -402,7 +402,7 @@ MDCG_INLINE void run_body(const Arguments& p, T* mine, const Row& row, int lane)
     }
 }
 
-// Bodies with vectors have a first phase, if there are any; all others run after the weights.
+// Whether a body runs before the weights (`left`), or after them.
 template <typename R>
 constexpr bool has_phase(bool left) {
     if (!R::MATRICES) return !left;
@@ -428,8 +428,8 @@ MDCG_INLINE void clear_row(T* mine, int lane) {
         for (int i = lane; i < ITEMS; i += 32) mine[PLACE + i] = 0;
 }
 
-// One turn for a row. Where the rows of a block are in step, `count` of them are there, the first
-// is number `first` of g, and only `active` warps have one.
+// One turn for a row. Where the rows of a block advance together, the block has `count` rows, whose
+// gradients g begin at row `first`, and warps without a row are not `active`.
 template <typename K, typename... Bodies, typename... Stacks>
 MDCG_INLINE void run_turn(Turn<List<Bodies...>, List<Stacks...>>, const Arguments& p,
                           const T* shared, T* mine, const Row& row, bool active, Long first,
@@ -453,7 +453,7 @@ MDCG_INLINE void run_turn(Turn<List<Bodies...>, List<Stacks...>>, const Argument
     if constexpr (STEPS) __syncthreads();
 }
 
-// All turns for a row; then the row's gradients are written.
+// Runs all turns for a row, then writes the row's gradients.
 template <typename K, typename... Turns>
 MDCG_INLINE void run_row(const Arguments& p, const T* shared, T* mine, const Row& row, bool active,
                          Long first, int count, int lane) {
@@ -504,7 +504,7 @@ MDCG_INLINE void run_uvw(const Arguments& p) {
         }
     } else if constexpr (K::CONV) {
         const int begin = p.row_ptr[row], end = p.row_ptr[row + 1];
-        // an edge's numbers are loaded while the one before is under way
+        // the numbers of the next edge are loaded while this one is computed
         int next_e = 0, next_s = 0;
         const auto fetch = [&](int k) {
             if (k < end) next_e = p.order[k], next_s = p.sender[k];

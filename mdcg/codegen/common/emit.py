@@ -1,4 +1,4 @@
-"""What all emitters share: descriptions of kernels, templates, and pieces of text."""
+"""Shared by all emitters: descriptions of kernels, templates, and pieces of text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENGINE_ROW_BYTES = 64
 _REGISTERS = 65536
 _MAX_BLOCKS = 32
 
-# Types of addresses; others are constant rows of T.
+# C types of addresses; addresses without an entry here point to constant rows of T.
 _TYPES = {
     **dict.fromkeys(("order", "row_ptr", "sender", "place", "types", "sender_type"), "const int*"),
     **dict.fromkeys(("active", "num_active", "receiver", "node"), "const int*"),
@@ -76,19 +76,19 @@ class HostKernel:
 class CudaEntry:
     """One CUDA kernel of a program."""
 
-    name: str  # operation, pass and number, such as ``conv_table_forward_0``: what profilers show
-    threads: int  # threads of each warp_group; a block has one, unless the caller asks for more
-    shared_bytes: int  # dynamic shared memory of each warp_group
+    name: str  # operation, pass and number, such as ``conv_table_forward_0``; profilers show it
+    threads: int  # threads per warp group; a block has one group, or as many as the caller asks for
+    shared_bytes: int  # dynamic shared memory per warp group
     rows: int  # receivers, or runs of input rows, per block
-    # the kernel may start before the one launched before it has ended, and ends after it
+    # the kernel may start before the previous kernel has ended, and ends after it
     early: bool = False
     stream: int = 0  # kernels of different streams may run beside each other
-    max_warp_groups: int = 1  # largest number of warp_groups per block
+    max_warp_groups: int = 1  # most warp groups per block
 
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """Text of the CUDA kernels of one pass and what their launcher must know."""
+    """Text of the CUDA kernels of one pass, and what their launcher must know."""
 
     source: str  # CUDA C++17 without includes: all kernels in one program
     entries: tuple[CudaEntry, ...]  # to be launched one after the other
@@ -98,21 +98,21 @@ class CudaKernel:
     packed_in1: int  # items of a packed row of node features
     packs: bool  # rows of node features are read in packed form
     run: int  # 1 for convolutions; else length of a run of input rows
-    # results that must be zeros before the launch, of "out", "dx", "dy", "dw"
+    # results that must be zeros before the launch, from "out", "dx", "dy", "dw"
     zeroed: tuple[str, ...]
-    # the same kernels as programs of one entry each, which compile side by side; empty: ``source``
-    # is not divided
+    # the same kernels as programs of one entry each, which compile at the same time; empty: compile
+    # ``source``
     programs: tuple[str, ...] = ()
     # program that packs and unpacks node rows, the same for all passes; empty: in ``source``
     copies: str = ""
-    degree: int | None = None  # of the polynomials of the table that is read
-    singles: int = 0  # highest coefficients of these that are float32, in float64 kernels
-    # blocks that a multiprocessor holds, by estimate; of backward passes that read tables
+    degree: int | None = None  # degree of the polynomials in the table that the kernels read
+    singles: int = 0  # float64 kernels read so many of the highest coefficients in float32
+    # estimated blocks per multiprocessor, for backward passes that read tables
     resident: int = 1
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The programs that operators load, those that copy node rows last."""
+        """The programs that operators load; the one that copies node rows is last."""
         return (*self.programs, self.copies) if self.programs else (self.source,)
 
 
@@ -157,7 +157,7 @@ def host_head(
     arguments: Iterable[str],
     **defines: int,
 ) -> list[str]:
-    """Return the title, the definitions and the prelude that a CPU kernel starts with."""
+    """Return the start of a CPU kernel: title, definitions and prelude."""
     size = ITEMSIZE[problem.dtype] * plan.lanes
     found: dict[str, object] = {"L": plan.lanes, "MDCG_VECTOR_BYTES": size, **defines}
     if size in (16, 32, 64):
@@ -178,7 +178,7 @@ def host_head(
 
 
 def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan, file: str) -> list[str]:
-    """Return the title and the definitions of CUDA kernels of a plan, and the file they are in."""
+    """Return the start of CUDA kernels of a plan: title, definitions and the file of templates."""
     atomics = plan.vector_atomics and problem.dtype == "float32"
     return [
         title(problem, kernel),
@@ -204,7 +204,7 @@ def argument_struct(names: Iterable[str]) -> str:
 
 
 def resident_blocks(threads: int, registers: int) -> int:
-    """Return how many blocks of threads with so many registers a multiprocessor holds; 0 for 0."""
+    """Return how many blocks a multiprocessor has registers for; 0 if `registers` is 0."""
     if not registers:
         return 0
     return max(1, min(_MAX_BLOCKS, _REGISTERS // (threads * registers)))

@@ -49,7 +49,7 @@ class LinearForm:
         return cls(tuple(sorted((i, v) for i, v in total.items() if v != 0.0)))
 
     def key(self, sign: int = 1) -> tuple[tuple[int, float], ...]:
-        """Return what equal forms share: coefficients without the last bits of rounding."""
+        """Return a key of equal forms: coefficients rounded, so that the last bits do not count."""
         return tuple((i, float(f"{sign * v:.13e}")) for i, v in self.terms)
 
 
@@ -83,7 +83,7 @@ class Sum:
 
     @classmethod
     def of(cls, terms: Iterable[tuple[float, Iterable[str]]]) -> Sum:
-        """Collect equal products and drop what cancels; keeps the order of first appearance."""
+        """Collect equal products in order of first appearance, and drop what cancels."""
         total: dict[tuple[str, ...], float] = {}
         for coefficient, factors in terms:
             key = tuple(factors)
@@ -114,7 +114,7 @@ def print_statements(
     declare: str = "",
     declared: Iterable[str] = (),
 ) -> list[str]:
-    """Print statements in the C family of languages.
+    """Print statements as C.
 
     A right-hand side that already has a name is replaced by that name, so equal sums are evaluated
     once. `literal` prints a coefficient in the target's type. The type `declare` is written before

@@ -80,19 +80,19 @@ class LoweredProblem:
     """All paths and nonzeros of a problem."""
 
     problem: ConvProblem
-    groups: tuple[NonzeroGroup, ...]  # together they define nonzeros ``0 .. num_nonzeros - 1``.
-    paths: tuple[LoweredPath, ...]  # in weight order; a path with several v appears once per v
+    groups: tuple[NonzeroGroup, ...]  # define nonzeros ``0 .. num_nonzeros - 1`` in order
+    paths: tuple[LoweredPath, ...]  # in weight order, once per index v
 
     @property
     def num_nonzeros(self) -> int:
-        """Values per edge that all channels share."""
+        """Number of nonzeros, the values per edge that all channels share."""
         return sum(len(group.forms) for group in self.groups)
 
     def forms(self, path: LoweredPath) -> tuple[LinearForm, ...]:
         """Return the nonzeros of a path."""
         if not path.coupling.num_nonzeros:
             return ()
-        # an empty group starts where the next one does
+        # an empty group starts at the same nonzero as the next one
         return next(g.forms for g in self.groups if g.forms and g.first == path.first_nonzero)
 
     def attributes(self, paths: Iterable[LoweredPath]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which kernel of a problem: pass, gather and sum or not, operands present, results wanted."""
+"""Describes one kernel of a problem: its pass, its operands, and the results that are wanted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("forward", "backward", "double_backward")
 # Names of the operands of the 4-linear form phi(x, y, w, g) = <g, TP(x, y, w)>.
 DERIVATIVES = ("x", "y", "w", "g")
 
-# Names of their cotangents in the arguments of kernels.
+# Names of the operands' cotangents in the arguments of kernels.
 COTANGENTS = {"x": "xa", "y": "yb", "w": "wc"}
 
 
@@ -43,7 +43,7 @@ class PassSpec:
         return name in self.wants
 
     def tensors(self, *operands: str) -> list[str]:
-        """Return the names of all operands, of cotangents and of results, as arguments."""
+        """Return the argument names of all operands, cotangents and results."""
         if self.kind == "forward":
             return [*operands, "out"]
         given = [self.cotangents[name] for name in self.given]
@@ -51,7 +51,7 @@ class PassSpec:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Names of the results in the arguments of kernels; "out" is the gradient of g, too."""
+        """Argument names of the results; the gradient with respect to g is "out" too."""
         if self.kind == "forward":
             return ("out",)
         return tuple("out" if name == "g" else f"d{name}" for name in self.wants)
@@ -66,16 +66,17 @@ class KernelSpec(PassSpec):
     """One generated kernel."""
 
     cotangents = COTANGENTS
-    # value; gradients of ``phi`` with respect to x, y, w; with respect to x, y, w, g those of
-    # ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)``
+    # forward: the product. backward: gradients of ``phi`` with respect to x, y, w.
+    # double_backward: gradients of ``phi(a, y, w, g) + phi(x, b, w, g) + phi(x, y, c, g)`` with
+    # respect to x, y, w, g.
     kind: str
-    # rows are gathered from senders and summed on receivers; else one output row per input row
+    # whether rows are gathered from senders and summed on receivers; else each row is one product
     conv: bool
-    wants: tuple[str, ...] = ()  # gradients to compute, of ``DERIVATIVES``; empty for forward
+    wants: tuple[str, ...] = ()  # gradients to compute, from ``DERIVATIVES``; forward: empty
     # cotangents present in a double backward: "x" for a, "y" for b, "w" for c
     given: tuple[str, ...] = ()
-    # edges read their weights from a row that the two directions of one edge share, and sum their
-    # gradients in it; forward and backward convolutions only
+    # the two directions of an edge share a row of weights, and sum their gradients in it; only in
+    # forward and backward convolutions
     paired: bool = False
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ class Program:
         self.outputs: dict[str, list[Term]] = {}
 
     def let(self, terms: Iterable[Term]) -> str:
-        """Return the name of a sum; empty for a sum of nothing."""
+        """Return the name of a sum, or an empty string if it has no terms."""
         value = Sum.of((k, sorted(factors)) for k, factors in terms)
         if not value.terms:
             return ""
@@ -51,9 +51,9 @@ class Program:
         return found
 
     def tangents(self, directions: Mapping[str, str]) -> dict[str, str]:
-        """Append directional derivatives; return the tangents of all sums and inputs that move.
+        """Append directional derivatives. Return the nonzero tangents of sums and inputs.
 
-        `directions` has the tangent of each input that moves.
+        `directions` has the tangent of each input that varies.
         """
         found = dict(directions)
         for name, value in list(self.sums.items()):
@@ -73,8 +73,8 @@ class Program:
     ) -> dict[str, list[Term]]:
         """Append the derivatives of ``sum seeds[t] * t`` with respect to inputs.
 
-        The seeds are constant in the `wanted` inputs. Returns the terms that add up to each
-        derivative; absent where it is zero.
+        The seeds do not depend on the `wanted` inputs. Returns the terms of each derivative that is
+        not zero.
         """
         wanted = list(wanted)
         needed = self.depending(wanted)
@@ -93,7 +93,7 @@ class Program:
         return {name: bars[name] for name in wanted if name in bars}
 
     def statements(self) -> list[Statement]:
-        """Return what the outputs need, in order; outputs are added to."""
+        """Return the statements that the outputs need, in order. Statements add to outputs."""
         used: set[str] = set()
         stack = [f for terms in self.outputs.values() for _, fs in terms for f in fs]
         while stack:

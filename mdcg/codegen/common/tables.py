@@ -1,4 +1,4 @@
-"""What Python prints of kernels that are files of csrc/kernels: structs of constants and tables.
+"""Prints structs of constants and tables, which instantiate kernel templates of csrc/kernels.
 
 A program is the title, definitions that the file needs, the file with all that it includes, structs
 for its templates, and kernels that instantiate them.
@@ -14,13 +14,13 @@ from ... import _core
 
 __all__ = ["Table", "argument_names", "constants", "kernel_file"]
 
-# How long a printed line of a table may be.
+# Most characters of a printed line of a table.
 _WIDTH = 100
 
 
 @dataclass(frozen=True)
 class Table:
-    """An array of constants; `type` is that of a row, whose fields a sequence gives in order."""
+    """An array of constants; `type` is the C type of a row, a sequence lists a row's fields."""
 
     type: str
     rows: Sequence[object]
@@ -61,7 +61,7 @@ def constants(name: str, comment: str, members: dict[str, int | Table]) -> str:
 
 
 def _text(value: object) -> str:
-    """Print a constant; floating-point numbers are exact."""
+    """Print a constant exactly."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

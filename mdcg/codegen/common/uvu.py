@@ -1,10 +1,10 @@
-"""The sums of one path and one channel, the same on every target.
+"""The sums of one path and one channel, as expressions that every target prints.
 
 Names: ``x`` and ``a`` are features and their cotangent, ``g`` the gradient of the output, ``wv``
 and ``cv`` the weight and its cotangent, ``m`` and ``b`` nonzeros of the path matrix for the edge
 attributes and for their cotangent, ``s`` and ``r`` weighted features, ``q`` and ``h`` gradients
 pulled back, ``d``, ``dwv`` and ``p`` gradients of features, weight and nonzeros, ``o`` the message.
-Of a path with a weight matrix W, ``q`` is W g, and ``h`` the same for the cotangent of W.
+If a path has a weight matrix W, ``q`` is W g, and ``h`` is C g with its cotangent C.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def uvu_lines(
     add_input: Callable[[int], str] = "dx{0} += d{0};".format,
     literal: Callable[[float], str] = literal,
 ) -> list[str]:
-    """Print the sums of a uvu path; nonzero gradients ``p`` are declared and are added to.
+    """Print the sums of a uvu path. They add to gradients ``p``, which the caller has declared.
 
     `declare` is the type of a value. From the number of a component, `add_output` makes the
-    statement that adds its message ``o`` to the total, `add_input` that for its gradient ``d``.
+    statement that adds its message ``o`` to the total; `add_input` does so for its gradient ``d``.
     """
     lines = print_statements(
         uvu_sums(coupling, has_weight, spec),
@@ -47,7 +47,7 @@ def uvu_lines(
 
 
 def left_sums(coupling: Coupling, spec: KernelSpec) -> Iterator[tuple[int, Sum, Sum]]:
-    """Yield output components, and what a weight matrix and its cotangent multiply there."""
+    """Yield output components, and the sums that the weight matrix and its cotangent multiply."""
     for c, entries in coupling.by_output().items():
         mx = [(float(e.sign), (f"m{e.nonzero}", f"x{e.a}")) for e in entries]
         ma = [(float(e.sign), (f"m{e.nonzero}", f"a{e.a}")) for e in entries if spec.has("x")]
@@ -58,7 +58,7 @@ def left_sums(coupling: Coupling, spec: KernelSpec) -> Iterator[tuple[int, Sum, 
 def pull_terms(
     coupling: Coupling, spec: KernelSpec
 ) -> tuple[dict[int, list[Term]], dict[int, list[Term]]]:
-    """Return what a path with a weight matrix adds to gradients of features and of nonzeros."""
+    """Return the terms of gradients of features and nonzeros, for a path with a weight matrix."""
     # (operand, matrix, gradient of the vector that is bilinear in the two)
     products = [("x", "m", "q")]
     if spec.kind == "double_backward":
@@ -92,7 +92,7 @@ def _sum_of(terms: Iterable[tuple[float, Iterable[str]]]) -> Sum:
 
 
 def uvu_sums(coupling: Coupling, has_weight: bool, spec: KernelSpec) -> list[Statement]:
-    """Return all sums of a path but the messages; nonzero gradients ``p`` are added to."""
+    """Return all sums of a path except the messages. They add to nonzero gradients ``p``."""
     w = ("wv",) if has_weight else ()
     kind = spec.kind
     out: list[Statement] = []

@@ -21,7 +21,7 @@ __all__ = ["emit_contraction_cuda", "emit_engine_contraction_cuda"]
 
 _FILE = "contraction.cuh"
 
-# Names of the statements that are items of an array.
+# Names in statements that stand for items of an array.
 _ITEM = re.compile(r"\b(x|a|g|o|dx|dc)(\d+)\b")
 
 
@@ -68,7 +68,7 @@ def _emit(
     engine: bool,
     kernel: str,
 ) -> CudaKernel:
-    """Print a kernel for the rows of operators or of the engine; `kernel` says which it is."""
+    """Print a kernel for rows of operators or of the engine; `kernel` appears in its title."""
     channels = engine_stride(problem.channels, problem.dtype) if engine else problem.channels
     groups = contraction_groups(problem, spec)
     polynomials, summed = _polynomials(groups)

@@ -23,7 +23,7 @@ _PARAMETERS = "const T* px, const T* pc, const T* pg, V* o, V* dx"
 
 
 def _spec(kind: str) -> ContractionSpec:
-    """Return the pass of a kind: gradients are those of x."""
+    """Return the pass of a kind; the gradient is with respect to x."""
     return ContractionSpec(kind, mixed=False, wants=() if kind == "forward" else ("x",))
 
 

@@ -13,7 +13,7 @@ from .program import ContractionSpec, arguments, contraction_groups, group_funct
 
 __all__ = ["COLUMNS", "emit_contraction_host"]
 
-# Columns of the coefficients' gradient that a task of the sum over nodes takes.
+# Columns of the coefficients' gradient per task of the sum over nodes.
 COLUMNS = 512
 
 _PARAMETERS = (
@@ -21,7 +21,7 @@ _PARAMETERS = (
     "int64_t ds"
 )
 
-# Rows of [channels][components] to vectors of channels, and back.
+# C++ that converts rows [channels][components] to vectors of channels, and back.
 _ROWS = """\
 template <int N, int D>
 MDCG_INLINE void load_rows(const T* p, V* v) {
@@ -55,7 +55,7 @@ MDCG_INLINE void store_rows(T* p, const V* v) {
 }
 """
 
-# A node of one species points at the coefficients of it, another one mixes them.
+# C++ that finds a node's coefficients: a pointer if it has one species, else a mix in a buffer.
 _SPECIES = """\
 static int64_t only_species(const T* y, int64_t n_species) {
     int64_t found = -1;
@@ -76,7 +76,7 @@ static void mix(const T* y, int64_t n_species, const T* w, T* sum) {
 }
 """
 
-# Gradient of the coefficients of one species: nodes in order, 64 at a time for precision.
+# C++ that sums the gradient of a species' coefficients, 64 nodes at a time for precision.
 _SUM = """\
 extern "C" void mdcg_sum(const int64_t* arg, int64_t task, char*) {
     const int64_t blocks = (WIDTH + COLUMNS - 1) / COLUMNS;
@@ -105,7 +105,7 @@ extern "C" void mdcg_sum(const int64_t* arg, int64_t task, char*) {
 
 
 def _transpose(lanes: int) -> str:
-    """Transpose a square of vectors in log2(lanes) steps of exchanged halves."""
+    """Print the transpose of a square of vectors, in log2(lanes) steps that exchange halves."""
     lines = ["MDCG_INLINE void transpose(V* r) {"]
     step = 1
     while step < lanes:
@@ -137,7 +137,7 @@ def _shuffle(itemsize: int) -> str:
 
 
 def _reference(name: str) -> str:
-    """Return where a value lives outside the statements."""
+    """Return the expression of a value that the statements do not compute."""
     array = name.rstrip("0123456789")
     number = name[len(array) :]
     if array == "dc":
@@ -157,7 +157,7 @@ def _group_function(number: int, statements: Sequence[Statement]) -> str:
 
 
 def _channels(problem: SymmetricContractionProblem, spec: ContractionSpec, groups: int) -> str:
-    """Write what happens to one vector of channels of one node."""
+    """Writes the code for one vector of channels of one node."""
     # first component, components and first column of every output block
     blocks, first = [], 0
     for block in problem.irreps_out:
@@ -181,7 +181,7 @@ def _channels(problem: SymmetricContractionProblem, spec: ContractionSpec, group
     lines.append(f"    for (int m = 0; m < {out}; ++m) o[m] = V{{}};")
     if "x" in spec.wants:
         lines.append(f"    for (int i = 0; i < {dim}; ++i) dx[i] = V{{}};")
-    # the last vector reads and writes whole vectors in buffers of its own
+    # a partial last vector reads and writes whole vectors in its own buffers
     tail = f"{max(number, 1)} * L"
     lines += [
         "    constexpr bool WHOLE = N == L;",

@@ -23,7 +23,7 @@ __all__ = ["ContractionSpec", "arguments", "contraction_groups", "group_function
 
 # Names of cotangents in the arguments of kernels.
 COTANGENTS = {"x": "xa", "w": "wc"}
-# below this a coefficient is rounding of others in the factorisation
+# the factorisation drops coefficients below this, which are rounding errors of others
 _TOLERANCE = 1e-13
 
 Key = tuple[int, ...]
@@ -34,13 +34,13 @@ class ContractionSpec(PassSpec):
     """One generated kernel."""
 
     cotangents = COTANGENTS
-    # value; gradients of ``phi(x, w, g) = <g, out>`` with respect to x and w; with respect to x, w
-    # and g those of ``<a, dphi/dx> + phi(x, b, g)``
+    # forward: the value. backward: gradients of ``phi(x, w, g) = <g, out>`` with respect to x, w.
+    # double_backward: gradients of ``<a, dphi/dx> + phi(x, b, g)`` with respect to x, w and g.
     kind: str
-    # coefficients of a node are sums over species, weighted by its attributes; else each node has a
-    # row of coefficients of its own
+    # whether a node's coefficients are sums over species, weighted by its attributes; else each
+    # node has its own row of coefficients
     mixed: bool
-    # gradients to compute, of "x", "w", "g"; empty for forward. The gradient of w is per node.
+    # gradients to compute, from "x", "w", "g"; forward: empty. The gradient of w is per node.
     wants: tuple[str, ...] = ()
     given: tuple[str, ...] = ()  # cotangents present in a double backward: "x" for a, "w" for b
 
@@ -50,7 +50,7 @@ class ContractionSpec(PassSpec):
 
 @dataclass(frozen=True)
 class _Entry:
-    """One monomial of a polynomial, split."""
+    """One monomial of a polynomial, divided into an inner product and the remaining factors."""
 
     r: int
     m: int  # component of the output, counted over all blocks
@@ -96,7 +96,7 @@ def group_function(
     load: Callable[[str], str],
     add: Callable[[str], str],
 ) -> str:
-    """Print a C++ function of one group: few values are alive at a time, and compilers are quick.
+    """Print a C++ function of one group. Short functions keep values in registers and compile fast.
 
     `load` makes of the name of an operand the expression that reads its vector, `add` of the name
     of a result the statement that adds ``t`` to it.
@@ -128,7 +128,7 @@ def _group(problem: SymmetricContractionProblem) -> list[list[_Entry]]:
                 families.setdefault(family, []).append((r, offset + m, indices, value))
     groups: dict[Key, list[_Entry]] = {}
     pairs: dict[Key, set[Key]] = {}
-    # large families choose first; small ones join what is there
+    # large families choose first; small families join existing inner products
     for family, entries in sorted(families.items(), key=lambda item: (-len(item[1]), item[0])):
         best = min(
             (_split(entries, places, pairs) for places in _choices(family)),
@@ -141,14 +141,14 @@ def _group(problem: SymmetricContractionProblem) -> list[list[_Entry]]:
 
 
 def _choices(family: Key) -> list[tuple[int, ...]]:
-    """Return which places of a monomial may form the inner product."""
+    """Return which factors of a monomial may form the inner product."""
     degree = len(family)
     if degree <= 2:
         return [tuple(range(degree))]
     found: dict[tuple[Key, int], tuple[int, ...]] = {}
     for i in range(degree):
         for j in range(i + 1, degree):
-            # of equal blocks, both ends of the ascending indices are tried
+            # try both ends of the ascending indices of equal blocks
             found.setdefault(((family[i], family[j]), 0), (i, j))
             found[(family[i], family[j]), 1] = (i, j)
     return list(dict.fromkeys(found.values()))
@@ -159,7 +159,7 @@ def _split(
     places: tuple[int, ...],
     pairs: dict[Key, set[Key]],
 ) -> tuple[int, tuple[int, ...], Key, list[_Entry]]:
-    """Return the cost of an inner product at these places, and the split entries."""
+    """Return the cost of an inner product of these factors, and the split entries."""
     split = [
         _Entry(
             r,
@@ -173,7 +173,7 @@ def _split(
     first = entries[0][2]
     key = tuple(first[n] for n in places)
     inner = {entry.inner for entry in split}
-    # the smallest component stands for its block
+    # a block is named by its smallest component
     key = (len(key), *(min(pair[n] for pair in inner) for n in range(len(key))))
     new = len(inner - pairs.get(key, set())) if len(key) > 2 else 0
     rows = len({(entry.r, entry.m, entry.outer) for entry in split})
@@ -229,7 +229,7 @@ def _values(program: Program, entries: Sequence[_Entry]) -> dict[tuple[int, int]
     for (r, m, outer), (scale, form) in zip(rows, forms, strict=True):
         factors: tuple[str, ...] = (form,)
         if outer:
-            if abs(scale) != 1.0:  # a factor of its own would be multiplied in every derivative
+            if abs(scale) != 1.0:  # every derivative would multiply by a separate factor
                 scale, form = 1.0, program.let([(scale, (form,))])
             factors = (program.let([(1.0, tuple(f"x{i}" for i in outer))]), form)
         terms.setdefault((r, m), []).append((scale, factors))

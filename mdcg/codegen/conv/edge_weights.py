@@ -1,4 +1,4 @@
-"""Kernels of convolutions with weights per edge: which tasks a block has, and their tables.
+"""Kernels of convolutions with weights per edge: the tasks of a block, and their tables.
 
 ``csrc/kernels/conv/edge_weights.cuh`` has the kernels. Python prints the constants of a pass, of
 each of its kernels, and of the tasks of a kernel's warps (:mod:`mdcg.codegen.conv.warp_tasks`).
@@ -33,15 +33,15 @@ from .warp_tasks import TaskSet, WarpTask, task_sets
 
 __all__ = ["emit_cuda"]
 
-# Bytes of shared memory that path matrices of a block may take, and that its rings may take, so
-# that several blocks fit on a multiprocessor of any device.
+# Most bytes of shared memory for the path matrices of a block, and for its rings, so that several
+# blocks fit on any multiprocessor.
 _MATRIX_BYTES = 48 * 1024
 _RING_BYTES = 40 * 1024
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass of a problem: what all its kernels and tasks depend on."""
+    """One pass of a problem, with all that its kernels and tasks depend on."""
 
     lowered: LoweredProblem
     plan: CudaPlan
@@ -54,7 +54,7 @@ class _Pass:
 
     @cached_property
     def tile(self) -> CudaTile:
-        """Choices of the plan for this pass."""
+        """The plan's choices for this pass."""
         summing = self.spec.kind == "forward" or self.spec.wants == ("g",)
         return self.plan.forward if summing else getattr(self.plan, self.spec.kind)
 
@@ -75,19 +75,19 @@ class _Pass:
 
     @cached_property
     def shared_outputs(self) -> set[int]:
-        """Positions of output blocks that several tasks add to."""
+        """Indices of output blocks that several tasks add to."""
         uses = [i for task in self.tasks for i in task.outputs]
         return {i for i in uses if uses.count(i) > 1}
 
     @cached_property
     def shared_inputs(self) -> set[int]:
-        """Positions of input blocks that several tasks have gradients of."""
+        """Indices of input blocks whose gradients several tasks add to."""
         uses = [task.i_in1 for task in self.tasks]
         return {i for i in uses if uses.count(i) > 1}
 
     @cached_property
     def plain(self) -> bool:
-        """Whether node features are read as the user stores them: all tasks copy them to rings."""
+        """Whether kernels read node features in the user's layout: all tasks copy them to rings."""
         return all(self.depth(kernel, plain=True) > 1 for kernel in self.sets) and all(
             self.copies(task, plain=True) for task in self.tasks
         )
@@ -155,7 +155,7 @@ class _Pass:
             items += 2 * kernel.warps * self.problem.irreps_in2.dim
         return batch * items * self.itemsize
 
-    # -- what is printed -------------------------------------------------------------------------
+    # -- printed constants -----------------------------------------------------------------------
 
     def constants(self) -> Constants:
         """Return the constants of the pass."""
@@ -209,7 +209,7 @@ class _Pass:
         }
 
     def zeroed(self) -> tuple[str, ...]:
-        """Return results that some block adds to, or that some task leaves out."""
+        """Return results that must start at zero: blocks add to them, or tasks leave parts out."""
         problem, spec = self.problem, self.spec
         written = {path.i_out for path in self.lowered.paths}
         all_out = {i for i, block in enumerate(problem.irreps_out) if block.mul}
@@ -239,7 +239,7 @@ def emit_cuda(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKer
     matrices = [PathMatrices.of(found.lowered, kernel, kernel.warps, quad) for kernel in found.sets]
     batches = [found.batch(k, t.stride) for k, t in zip(found.sets, matrices, strict=True)]
     run = 1
-    if not spec.conv:  # all kernels take the same runs of rows
+    if not spec.conv:  # all kernels share one length of runs
         run = min(batches, default=1)
     programs, entries = [], []
     for number, (kernel, rows, batch) in enumerate(zip(found.sets, matrices, batches, strict=True)):

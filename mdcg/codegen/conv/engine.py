@@ -1,9 +1,10 @@
 """C++ source of one convolution of the engine: blocks of edges, see ``conv_kernel.hpp``.
 
-The text fits every instruction set: vectors follow the compiler's macros. For each input block and
-each chunk of its channels, all paths of the block are taken in turn: the engine fills in the
-weights of the chunk for all edges, then the path sums messages over runs of edges with the same
-receiver, or turns weights into their gradients, which are consumed at once.
+The text fits every instruction set, because the compiler's macros decide the length of vectors. The
+outer loops run over input blocks, chunks of their channels, and paths. In the innermost one the
+engine fills in a chunk of weights for all edges. The forward pass then sums messages over runs of
+edges with the same receiver. The backward pass replaces weights by their gradients, which are
+consumed at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class EnginePath:
 
     path: LoweredPath
     stride: int  # channels of a component, padding included
-    panels: int  # panels of 64 bytes of channels that are taken at a time
+    panels: int  # 64-byte panels of channels in a chunk
     x_offset: int
     out_offset: int
     column: int
@@ -60,7 +61,7 @@ def _check(problem: ConvProblem) -> None:
 
 
 class EngineConv:
-    """Writer of one source; :func:`emit_engine_conv` is what others call."""
+    """Writes the source of one convolution, for :func:`emit_engine_conv`."""
 
     def __init__(self, problem: ConvProblem, plan: EnginePlan) -> None:
         _check(problem)
@@ -222,7 +223,7 @@ class EngineConv:
 def emit_engine_conv(problem: ConvProblem, plan: EnginePlan | None = None) -> str:
     """Return the C++17 source of a convolution of the engine, for any instruction set.
 
-    It exports the names in ``kernels/conv/conv_kernel.hpp``. The problem has weighted "uvu" paths,
-    its second input is spherical harmonics of multiplicity 1; other problems are a ValueError.
+    It exports the names in ``kernels/conv/conv_kernel.hpp``. Problems must have only weighted
+    "uvu" paths, and multiplicity 1 in the second input; others raise ValueError.
     """
     return EngineConv(problem, plan or EnginePlan()).write()

@@ -1,8 +1,7 @@
 """C++ functions of the engine's convolution: one coupling, one chunk of channels, a block of edges.
 
-A chunk is a few panels of 64 bytes of channels, so that what a chunk touches (weights, features and
-their gradients, rows of the output) stays in the second-level cache while all paths of an input use
-it.
+A chunk is a few panels of 64 bytes of channels. So its weights, features, gradients and rows of the
+output stay in the second-level cache while all paths of an input block use them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ..common.lowering import Coupling, Entry
 
 __all__ = ["EnginePaths"]
 
-# Vectors that a loop of the backward pass keeps: sums of nonzeros, and s and q of each input
+# Most vectors that a loop of the backward pass keeps: sums of nonzeros, and s and q of each input
 # component. More sums need more loops. With 26 or 30, Nequix takes more time on AVX-512.
 LIVE_VECTORS = 22
 
@@ -50,7 +49,7 @@ class EnginePaths:
         )
 
     def _forward(self, c: Coupling, number: int) -> list[str]:
-        """Outputs of a run of edges are summed in registers."""
+        """Sum the outputs of a run of edges in registers."""
         return [
             self._title(c),
             "template <int S, int U>",
@@ -80,9 +79,9 @@ class EnginePaths:
         ]
 
     def _backward(self, c: Coupling, number: int) -> list[str]:
-        """Gradients of nonzeros are summed over lanes; weights become their gradients in place.
+        """Sum gradients of nonzeros over lanes, and overwrite weights by their gradients.
 
-        With a table, gradients of weights are not kept: they are summed times their slopes.
+        With a table, the gradients of weights times the table's slopes are summed instead.
         """
         return [
             "template <int S, int U, bool TABLE, bool DX>",
@@ -117,7 +116,7 @@ class EnginePaths:
         ]
 
     def _edge(self, c: Coupling) -> list[str]:
-        """Lines of an edge: loops over its channels, each for some of the nonzeros."""
+        """Return the lines of an edge: loops over channels, each for some of the nonzeros."""
         parts = max(1, math.ceil(c.num_nonzeros / max(4, LIVE_VECTORS - 2 * c.dim_in)))
         size = math.ceil(c.num_nonzeros / parts)
         lines = []
@@ -136,11 +135,11 @@ class EnginePaths:
 
     @staticmethod
     def _channels(c: Coupling, nonzeros: range, last: bool) -> list[str]:
-        """Lines for one vector of channels of an edge.
+        """Return lines for one vector of channels of an edge.
 
-        Every loop reads the weights. The `last` one also makes ``q = M^T g``, and with it the
-        gradients of features and weight. Without a table the weight is then overwritten by its
-        gradient, so that no loop may follow.
+        Every loop reads the weights. The `last` loop also computes ``q = M^T g`` and from it the
+        gradients of features and weight. Without a table it overwrites the weight by its gradient,
+        so no loop may follow.
         """
         inputs = range(c.dim_in)
         lines = ["const V we = load(w + e * CH + v);"]

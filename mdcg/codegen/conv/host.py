@@ -1,4 +1,4 @@
-"""C++ source of one kernel: path functions, then entry points that walk edges.
+"""C++ source of one kernel: path functions, then entry points that loop over edges.
 
 Every entry has the signature ``void entry(const int64_t* arg, int64_t task, char* scratch)``; the
 meaning of ``arg`` is listed in :class:`HostKernel`. Rows of node features and outputs are *packed*
@@ -19,7 +19,7 @@ from .host_paths import PathFunctions
 
 __all__ = ["ROWS_PER_TASK", "emit_host"]
 
-# Rows a packing task takes.
+# Rows of a packing task.
 ROWS_PER_TASK = 64
 
 
@@ -38,7 +38,7 @@ def _row_function(
 
 
 def _nonzero_function(lowered: LoweredProblem) -> str:
-    """Evaluate all nonzeros for L edges at once, lane = edge."""
+    """Print the function that evaluates all nonzeros for L edges at once, one per lane."""
     lines = ["static void nonzeros(const T* __restrict y, T* __restrict m) {"]
     for group in lowered.groups:
         used = sorted({b for form in group.forms for b, _ in form.terms})
@@ -59,7 +59,7 @@ def _nonzero_function(lowered: LoweredProblem) -> str:
 
 
 def _attribute_gradient_function(lowered: LoweredProblem) -> str:
-    """Turn nonzero gradients (one vector of channel sums each) into edge attribute gradients."""
+    """Print the function that turns gradients of nonzeros into gradients of edge attributes."""
     lines = ["static void attribute_gradient(const V* __restrict p, T* __restrict dy) {"]
     for b, terms in lowered.attribute_sums().items():
         if not terms:
@@ -124,7 +124,7 @@ def _path_calls(
 
 
 def _packing(problem: ConvProblem, plan: HostPlan) -> list[str]:
-    """Row functions, and entries for whole matrices: arg = n_rows, source, target."""
+    """Print functions that pack rows, and entries for matrices: arg = n_rows, source, target."""
     texts = []
     for name, irreps in (("in1", problem.irreps_in1), ("out", problem.irreps_out)):
         items, _ = packed_row(irreps, plan.padded)

@@ -1,4 +1,4 @@
-"""C++ entry point of a kernel: which rows a task takes, and what each edge reads and writes."""
+"""Writes the C++ entry point of a kernel: the rows of a task, and the pointers of each edge."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _declarations(arguments: Iterable[str]) -> list[str]:
 class EntryWriter:
     """Writes the entry of one kernel.
 
-    The path functions need `uvw_items` of scratch. The `groups` are the statements that evaluate an
-    edge; all edges of a batch take a group before the next one.
+    The path functions need `uvw_items` items of scratch. Each of `groups` is a list of statements
+    for one edge. It runs for all edges of a batch before the next group begins.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class EntryWriter:
         self.weight_stride = 0 if problem.shared_weights else problem.weight_numel
         self.scratch: list[str] = []
         self.scratch_bytes = 0
-        self.edge: dict[str, str] = {}  # what the statements of an edge read and write
-        self.before: list[str] = []  # for each edge
-        self.after: list[str] = []
-        self.loads: list[str] = []  # for each batch of L edges
+        self.edge: dict[str, str] = {}  # name: expression of a pointer that an edge uses
+        self.before: list[str] = []  # statements before those of an edge
+        self.after: list[str] = []  # statements after them
+        self.loads: list[str] = []  # statements at the start of a batch of L edges
         self._operands(uvw_items)
 
     def write(self, arguments: tuple[str, ...]) -> tuple[str, int]:
-        """Return the text and the bytes of scratch a thread needs."""
+        """Return the text, and the bytes of scratch that a thread needs."""
         if not self.spec.conv:
             body = self._rows()
         elif self.spec.kind == "forward":
@@ -87,7 +87,7 @@ class EntryWriter:
         )
         self.scratch_bytes += -(-items * ITEMSIZE[self.problem.dtype] // 64) * 64
 
-    # -- what an edge sees ----------------------------------------------------------------------
+    # -- operands of an edge --------------------------------------------------------------------
 
     def _operands(self, uvw_items: int) -> None:
         """Name edge attributes, nonzeros, weights and their gradients."""
@@ -124,7 +124,7 @@ class EntryWriter:
             )
 
     def _sum_pairs(self) -> None:
-        """Let the second edge of a row add to what the first, just before it, has written."""
+        """Make the second edge of a row add its gradients to those of the first, just before it."""
         self._take("zeros", self.problem.weight_numel)
         self.before += [
             "const bool again = e + k > first && weight_row[order[e + k - 1]] == "
@@ -135,10 +135,10 @@ class EntryWriter:
     def _gathered(self, name: str, index: str, items: int) -> str:
         return f"{name}_base + (int64_t){index}[e + k] * {items}"
 
-    # -- how tasks walk -------------------------------------------------------------------------
+    # -- loops of a task ------------------------------------------------------------------------
 
     def _batch(self, end: str) -> list[str]:
-        """Lines that take edges ``e`` to ``end``, at most L."""
+        """Return lines that evaluate edges ``e`` to ``end``, at most L."""
         source = "order[e + k]" if self.spec.conv else "e + k"
         pointers = [f"    T* const {name} = {place};" for name, place in self.edge.items()]
         lines = [
@@ -166,7 +166,7 @@ class EntryWriter:
         return [f"const int64_t part = {expression};"] if shared else []
 
     def _receivers(self) -> list[str]:
-        """Forward convolution: whole receivers, sums in cache."""
+        """Forward convolution: a task has whole receivers, and sums a row in scratch."""
         self._take("acc", max(1, self.out_items))
         self.edge |= {"x": self._gathered("x", "sender", self.in_items), "o": "acc"}
         return [
@@ -183,7 +183,7 @@ class EntryWriter:
         ]
 
     def _blocks(self) -> list[str]:
-        """Backward: a block of senders. Others: a tile, alone in its round on its rows."""
+        """Backward: a task is a block of senders. Others: tiles of a round share no rows."""
         wants, edge = self.spec.wants, self.edge
         edge["x"] = self._gathered("x", "sender", self.in_items)
         edge["g"] = self._gathered("g", "receiver", self.out_items)
@@ -238,14 +238,14 @@ class EntryWriter:
         ]
 
     def _rows(self) -> list[str]:
-        """Batched product: operands of one row are packed into scratch, its results unpacked."""
+        """Batched product: packs operands of a row into scratch, and unpacks its results."""
         spec, problem = self.spec, self.problem
         forward = spec.kind == "forward"
         sides = {
             "in1": (self.in_items, problem.irreps_in1.dim),
             "out": (self.out_items, problem.irreps_out.dim),
         }
-        # what an edge calls it, the argument, its side, whether it is there, whether it is a result
+        # (name in the statements of an edge, argument, side, whether it exists, whether a result)
         for name, argument, side, used, result in (
             ("x", "x", "in1", True, False),
             ("g", "g", "out", not forward, False),

@@ -16,7 +16,7 @@ __all__ = ["PathFunctions"]
 
 @dataclass(frozen=True)
 class _Shape:
-    """What a generated function depends on; equal shapes share it."""
+    """What a generated function depends on; paths of equal shape share it."""
 
     mode: str
     has_weight: bool
@@ -38,7 +38,7 @@ class PathFunctions:
         self.spec = spec
         self.shared_weights = problem.shared_weights
         self.weight_numel = problem.weight_numel
-        # whether weight matrices and their cotangents take part
+        # whether the pass reads weight matrices, and their cotangents
         self.needs_w = spec.kind != "double_backward" or spec.has("x") or spec.has("y")
         self.needs_c = spec.has("w")
         self.sums = spec.kind == "forward" or spec.wanted("g")
@@ -83,7 +83,7 @@ class PathFunctions:
         template = f"<{'true' if first_use else 'false'}>" if "y" in self.spec.wants else ""
         return f"{self._names[shape]}{template}({arguments});"
 
-    # -- what a function takes ------------------------------------------------------------------
+    # -- arguments of a function ----------------------------------------------------------------
 
     def _parameters(self, shape: _Shape) -> list[str]:
         names = ["x", "m"]
@@ -107,7 +107,7 @@ class PathFunctions:
         return names
 
     def _prefetches(self, shape: _Shape) -> bool:
-        """Whether the path fetches the weights of a later edge; uvw matrices stream anyway."""
+        """Whether the path prefetches the weights of a later edge; uvw matrices need no help."""
         streamed = shape.has_weight and shape.mode == "uvu" and not self.shared_weights
         return streamed and self.plan.prefetch_edges > 0
 
@@ -145,7 +145,7 @@ class PathFunctions:
         return "\n".join([*lines, "}"])
 
     def _channels(self, body: list[str], index: str = "u", bound: str = "MUL") -> list[str]:
-        """Wrap a body in the loop over whole vectors and the partial one; N lanes are valid."""
+        """Wrap a body in the loop over whole vectors and a partial last one; N lanes are valid."""
         return [
             f"    auto body_{index} = [&](auto n, int {index}) __attribute__((always_inline)) {{",
             "        constexpr int N = decltype(n)::value;",
@@ -198,7 +198,7 @@ class PathFunctions:
         return lines
 
     def _load_inputs(self, c: Coupling, index: str) -> list[str]:
-        """Lines that load the features of some channels, and their cotangents."""
+        """Return lines that load the features of some channels, and their cotangents."""
         arrays = {"x": "x", **({"a": "xa"} if self.spec.has("x") else {})}
         return [
             f"const V {letter}{a} = load<L>({array} + {a} * MP + {index});"
@@ -209,7 +209,7 @@ class PathFunctions:
     # -- uvw: weight matrix between channels ----------------------------------------------------
 
     def _uvw(self, shape: _Shape) -> list[str]:
-        """Three steps: t = M x on input channels, products with the weight matrix, M^T back."""
+        """Compute t = M x on input channels, products with the weight matrix, and M^T of those."""
         c, plan = shape.coupling, self.plan
         di, do = c.dim_in, c.dim_out
         rows = do * plan.padded(shape.mul_in)
@@ -249,14 +249,14 @@ class PathFunctions:
         return lines + self._channels(last, "k")
 
     def _pulled(self) -> list[tuple[str, str, str]]:
-        """Return name, array and matrix of the gradients of what the matrices multiply."""
+        """Return name, array and matrix of each gradient with respect to a matrix's operand."""
         return [
             *([("h", "zp", "wc")] if self.needs_c else []),
             *([("q", "zq", "w")] if self.needs_w else []),
         ]
 
     def _uvw_matrix(self, shape: _Shape, row: str) -> list[str]:
-        """Body over output channels: outputs and weight gradients, both linear in zt."""
+        """Return the body over output channels: outputs and weight gradients, both linear in zt."""
         do = shape.coupling.dim_out
         wants_out, wants_w = self.sums, self.spec.wanted("w")
         # summed from zero first: adding each product to the large total would lose digits
@@ -287,7 +287,7 @@ class PathFunctions:
         return lines
 
     def _uvw_pull(self, shape: _Shape, row: str) -> list[str]:
-        """Lines for the products of the matrices with g, summed over output channels."""
+        """Return lines for the products of the matrices with g, summed over output channels."""
         lines: list[str] = []
         do = shape.coupling.dim_out
         for _, target, matrix in self._pulled():

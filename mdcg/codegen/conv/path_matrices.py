@@ -1,4 +1,4 @@
-"""Where the path matrices of an edge lie in shared memory, and which warp evaluates which."""
+"""Places the path matrices of an edge in shared memory, and assigns them to warps."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["PathMatrices"]
 
 @dataclass(frozen=True)
 class PathMatrices:
-    """The row of an edge: the nonzeros of groups, each group from a multiple of 16 bytes on."""
+    """The row of an edge: the nonzeros of groups, each group aligned to 16 bytes."""
 
-    starts: dict[int, int]  # from a group's first nonzero to its item of the row
-    forms: tuple[LinearForm, ...]  # of each item; those that fill up 16 bytes have no terms
-    first_quads: tuple[int, ...]  # first 16 bytes that each warp evaluates, and the end
-    stride: int  # items: lanes that write rows in turn meet few bank conflicts
+    starts: dict[int, int]  # first nonzero of a group: its item in the row
+    forms: tuple[LinearForm, ...]  # the form of each item; padding has no terms
+    first_quads: tuple[int, ...]  # first 16-byte word that each warp evaluates, and the end
+    stride: int  # items from row to row, chosen for few bank conflicts
 
     @classmethod
     def of(cls, lowered: LoweredProblem, kernel: TaskSet, warps: int, quad: int) -> PathMatrices:
-        """Share the groups of a kernel's paths among warps, and lay them out in that order.
+        """Distribute the groups of a kernel's paths over warps, and lay them out in that order.
 
         `quad` is the number of items in 16 bytes.
         """
@@ -40,7 +40,7 @@ class PathMatrices:
         return cls(starts, tuple(forms), tuple(first_quads), stride)
 
     def tables(self) -> dict[str, int | Table]:
-        """Return what write_path_matrices of csrc/kernels/conv/table_edges.cuh reads."""
+        """Return the tables that write_path_matrices of csrc/kernels/conv/table_edges.cuh reads."""
         terms = [term for form in self.forms for term in form.terms]
         ends = [0]
         for form in self.forms:
@@ -54,7 +54,7 @@ class PathMatrices:
 
 
 def _shared_groups(lowered: LoweredProblem, kernel: TaskSet, warps: int) -> list[list[int]]:
-    """Return positions of the nonzero groups that each warp evaluates, of about equal work."""
+    """Return indices of the nonzero groups of each warp, so that warps have similar work."""
     work: list[list[int]] = [[] for _ in range(warps)]
     loads = [0] * warps
     cost = {i: sum(len(f.terms) + 1 for f in lowered.groups[i].forms) for i in kernel.groups}

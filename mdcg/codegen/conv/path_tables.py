@@ -1,4 +1,4 @@
-"""Constants of a pass and tables of paths, which kernels of convolutions read."""
+"""Constants of a pass and tables of paths, which convolution kernels read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def components(block: MulIrrep, layout: str) -> tuple[list[int], int]:
 
 
 def pass_constants(lowered: LoweredProblem, plan: CudaPlan, spec: KernelSpec) -> Constants:
-    """Return what csrc/kernels/conv/path_sums.cuh and the kernels must know of a pass."""
+    """Return the constants of a pass that csrc/kernels/conv/path_sums.cuh and the kernels read."""
     problem = lowered.problem
     return {
         "CONV": spec.conv,

@@ -1,7 +1,7 @@
 """CUDA C++ source of the engine's fused convolution: weights from a table of edge lengths.
 
-The kernels are csrc/kernels/conv/table_forward.cuh and table_backward.cuh. This module decides
-which warps do what, and prints the tables that these templates are instantiated with.
+The kernels are templates in csrc/kernels/conv/table_forward.cuh and table_backward.cuh. This module
+distributes the work over warps, and prints the tables that instantiate the templates.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..common.tables import Table, argument_names, constants, kernel_file
 from .table_blocks import TableBlock, estimated_resident, kernel_sets, streams_of
 from .warp_tasks import WarpTask
 
-# What a block may have of shared memory on any device that kernels run on.
+# Bytes of shared memory that a block can have on every supported device.
 LEAST_SHARED = 98 * 1024
 
 __all__ = ["LEAST_SHARED", "emit_table_conv"]
 
 
 def _harmonic_factors(l_max: int, normalization: str) -> list[float]:
-    """Return what csrc/engine/edges/harmonics.hpp multiplies associated polynomials with."""
+    """Return the factors of associated polynomials in csrc/engine/edges/harmonics.hpp."""
     found = [0.0] * (l_max + 1) ** 2
     for l in range(l_max + 1):
         whole = {
@@ -44,7 +44,7 @@ def _harmonic_factors(l_max: int, normalization: str) -> list[float]:
 
 
 def _check(problem: ConvProblem, lowered: LoweredProblem, tile: TableConvTile) -> None:
-    """Raise UnsupportedProblemError where the kernels cannot compute a problem."""
+    """Raise UnsupportedProblemError if the kernels cannot compute a problem."""
     harmonics = Irreps.from_pairs((1, b.ir.l, b.ir.p) for b in problem.irreps_in2)
     if harmonics != problem.irreps_in2 or any(
         block.ir.l != l for l, block in enumerate(problem.irreps_in2)
@@ -83,7 +83,7 @@ def _check_block(problem: ConvProblem, block: TableBlock) -> None:
 def _problem_text(
     problem: ConvProblem, tile: TableConvTile, normalization: str, **flags: bool
 ) -> str:
-    """Print what the text of the kernels needs before it; `flags` are further constants."""
+    """Print the definitions that precede the kernels; `flags` are further constants."""
     l_max = len(problem.irreps_in2) - 1
     members: dict[str, int | Table] = {
         "BATCH": tile.batch,
@@ -126,9 +126,9 @@ def _kernel_members(block: TableBlock, stream: int) -> dict[str, int | Table]:
 def _task_members(
     block: TableBlock, task: WarpTask, first_warp: int, written: set[int]
 ) -> dict[str, int | Table]:
-    """Return the constants of a warp task; kernels before it have written the blocks `written`."""
+    """Return the constants of a warp task. Earlier kernels have written the blocks `written`."""
     problem = block.lowered.problem
-    first_output: dict[int, int] = {}  # component of each block
+    first_output: dict[int, int] = {}  # block: index of its first component in `outputs`
     outputs: list[tuple[int, bool]] = []
     for i_out, out in task.outputs.items():
         first_output[i_out] = len(outputs)
@@ -171,7 +171,7 @@ def _task_members(
 
 
 def _kernel_text(block: TableBlock, number: int, name: str, stream: int, written: set[int]) -> str:
-    """Print a kernel: its tables, and the instance of the template."""
+    """Print a kernel: its tables, and the instantiation of the template."""
     struct, texts, tasks = f"Kernel{number}", [], []
     members = _kernel_members(block, stream)
     texts.append(constants(struct, f"{block.warps} warps", members))
@@ -199,27 +199,29 @@ def emit_table_conv(
     Parameters
     ----------
     problem : ConvProblem
-        Of padded rows, ``ir_mul``; all paths ``uvu`` with weights, one harmonic of each degree
-        from 0 on.
+        Its rows are padded, in layout ``ir_mul``. All paths are ``uvu`` with weights, and the
+        second input is one harmonic of each degree, beginning with 0.
     kind : {"forward", "backward"}
-        Rows of the receivers, or gradients of the edges' vectors and of the features.
+        The forward pass computes the rows of the receivers; the backward pass, gradients of the
+        edges' vectors and of the features.
     wants_x : bool
-        The backward pass writes gradients of the features: rows of the senders of a group, and of
+        The backward pass writes gradients of the features, of a group's senders and of its
         receivers. The forward pass ignores this.
     normalization : {"component", "norm", "integral"}
-        Of the harmonics.
+        Normalization of the harmonics.
     plan : TableConvPlan, optional
         Tiles of both passes. Default: :class:`TableConvPlan` in single precision, `DOUBLE_PLAN` in
         double precision.
     most_shared : int, optional
-        Bytes of shared memory that a block may have. Where they are too few for what the receivers
-        of a group have, the backward pass reads that from device memory.
+        Bytes of shared memory that a block may have. If the receivers' gradients and features do
+        not fit, the backward pass reads them from device memory.
 
     Returns
     -------
     CudaKernel
-        Kernels for sets of input blocks or of paths of one, those with the most work first. Each
-        has the blocks of threads of `n_rows`; buffers that must be zeros before are named.
+        Kernels, the one with the most work first. Each computes some input blocks, or some paths
+        of one. All have the number of thread blocks that `n_rows` needs. `zeroed` names the buffers
+        that must hold zeros before.
 
     Raises
     ------
@@ -242,7 +244,7 @@ def emit_table_conv(
     if any(block.batch_bytes > tile.shared_bytes * block.warps for block in blocks(tile)):
         tile = replace(tile, batch=-(-tile.batch // 2))
     streams = streams_of(sets, forward)
-    written: set[int] = set()  # blocks of the outputs, or of the gradients of the features
+    written: set[int] = set()  # blocks of the outputs, or of the features' gradients
     texts, entries = [], []
     for number, (block, stream) in enumerate(zip(blocks(tile), streams, strict=True)):
         _check_block(problem, block)

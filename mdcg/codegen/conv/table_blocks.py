@@ -1,4 +1,4 @@
-"""How the engine's fused convolutions are divided into kernels, and what their blocks hold."""
+"""Divides the engine's fused convolutions into kernels, and sizes their thread blocks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .warp_tasks import TaskSet, WarpTask, task_sets
 
 # KernelStreams::KERNELS in csrc/engine/cuda/kernel_streams.hpp.
 MAX_STREAMS = 4
-# A group has at most so many receivers: DeviceEdges::GROUP.
+# Most receivers of a group: DeviceEdges::GROUP.
 GROUP = 3
-# Blocks of several warp groups have at most so many threads, which can have 255 registers each.
+# Most threads of a block with several warp groups. Each can have 255 registers.
 _MAX_GROUP_THREADS = 256
-# Words of 4 bytes that a lane of the backward pass keeps from edge to edge, at most, and how many
-# blocks of 4 warps a multiprocessor then holds. Kernels for vectors of MACE medium keep 96 words
-# and have 252 registers, those for its scalars 64 and 168, those of NequIP S 12 and 120.
+# (words, blocks): a multiprocessor holds this many blocks of 4 warps if a lane of the backward pass
+# keeps at most this many 4-byte words from edge to edge. Words and registers of compiled kernels:
+# vectors of MACE medium 96 and 252, its scalars 64 and 168, NequIP S 12 and 120.
 _RESIDENT = ((24, 4), (64, 3))
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TableBlock:
-    """What a kernel's block is made of; SharedMemory in csrc/kernels/conv checks the sizes."""
+    """Sizes of a kernel's thread block, which SharedMemory in csrc/kernels/conv checks."""
 
     kernel: TaskSet
     lowered: LoweredProblem
@@ -57,12 +57,12 @@ class TableBlock:
 
     @property
     def slices(self) -> int:
-        """Parts of a batch, each with warps of its own for all channels of the kernel."""
+        """Parts of a batch. Each part has its own warps for all channels of the kernel."""
         return 1 if self.forward else max(1, self.tile.min_warps // self.kernel.warps)
 
     @property
     def max_warp_groups(self) -> int:
-        """Warp groups of a block at most, each with a part of the edges (forward pass)."""
+        """Most warp groups of a block. Each takes a part of the edges (forward pass)."""
         if not self.forward:
             return 1
         fit = min(_MAX_GROUP_THREADS // self.threads, self.most_shared // self._group_bytes)
@@ -80,7 +80,7 @@ class TableBlock:
 
     @property
     def resident(self) -> int:
-        """Blocks per multiprocessor that the compiler must leave registers for; 0: its choice."""
+        """Blocks per multiprocessor that registers must suffice for; 0: the compiler chooses."""
         held = max(map(held_per_lane, self.kernel.tasks))
         registers = next((limit for most, limit in self.tile.registers if held <= most), 0)
         blocks = resident_blocks(self.max_warp_groups * self.threads, registers)
@@ -88,7 +88,7 @@ class TableBlock:
 
     @property
     def edges_at_once(self) -> int:
-        """Edges that an iteration of the loop of the forward pass takes."""
+        """Edges per iteration of the forward pass's loop."""
         fit = all(
             held_per_lane(task) <= self.tile.max_values_for_two_edges for task in self.kernel.tasks
         )
@@ -96,7 +96,7 @@ class TableBlock:
 
     @property
     def records(self) -> int:
-        """Records of a batch; in the forward pass, more of its first edges follow."""
+        """Records of a batch; the forward pass appends records of its first edges."""
         return self.tile.batch + (self.edges_at_once if self.forward else 0)
 
     @property
@@ -111,7 +111,7 @@ class TableBlock:
 
     @property
     def held_items(self) -> int:
-        """Items of gradients and features of receivers for a warp; 0: they do not fit."""
+        """Items per warp for the receivers' gradients and features; 0: they do not fit."""
         values = [
             task.channels * (_components(task) + task.in1.ir.dim) for task in self.kernel.tasks
         ]
@@ -121,7 +121,7 @@ class TableBlock:
 
     @property
     def sum_items(self) -> int:
-        """Items that a warp needs for sums: gradients of the group's features, or outputs."""
+        """Items per warp for sums: gradients of the group's features, or outputs."""
         tasks = self.kernel.tasks
         if self.forward:
             return WARP * max(task.channels * _components(task) for task in tasks)
@@ -144,7 +144,7 @@ class TableBlock:
 
 
 def kernel_sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> list[TaskSet]:
-    """Return the kernels: neighbouring tasks of similar work share one, and what it prepares."""
+    """Return the kernels. Consecutive tasks of similar work share one and its path matrices."""
     found: list[TaskSet] = []
     of_one_task = CudaTile(channels=2, components=tile.components * words, warps=1)
 
@@ -158,18 +158,22 @@ def kernel_sets(lowered: LoweredProblem, tile: TableConvTile, words: int) -> lis
             found[-1] = TaskSet((*found[-1].tasks, task), tuple(groups))
         else:
             found.append(single)
-    # the longest first: where kernels run beside each other, blocks of others fill the
-    # multiprocessors that its last blocks leave idle
+    # the longest first: while its last blocks run, blocks of other kernels fill the idle
+    # multiprocessors
     return sorted(found, key=lambda kernel: -sum(r.in1.mul * _operations(r) for r in kernel.tasks))
 
 
 def _operations(task: WarpTask) -> int:
-    """Return about how many operations an edge takes in a channel."""
+    """Return an estimate of the operations per edge and channel."""
     return sum(len(path.coupling.entries) + 3 for path in task.paths)
 
 
 def _joins(tasks: tuple[WarpTask, ...], task: WarpTask, tile: TableConvTile) -> bool:
-    """Warps of a kernel wait for each other, and none writes what another one does."""
+    """Return whether a task may join a kernel.
+
+    The warps of a kernel wait for each other, so their work must be similar. No two tasks may
+    read the same block, or write to the same block.
+    """
     every = (*tasks, task)
     work = [_operations(r) for r in every]
     return (
@@ -181,13 +185,13 @@ def _joins(tasks: tuple[WarpTask, ...], task: WarpTask, tile: TableConvTile) -> 
 
 
 def estimated_resident(sets: list[TaskSet], words: int) -> int:
-    """Return how many blocks of the backward pass a multiprocessor holds, by what lanes keep."""
+    """Estimate how many blocks of the backward pass a multiprocessor holds."""
     held = words * max(held_per_lane(task) for kernel in sets for task in kernel.tasks)
     return next((blocks for most, blocks in _RESIDENT if held <= most), 2)
 
 
 def streams_of(sets: list[TaskSet], forward: bool) -> list[int]:
-    """Return the stream of each kernel: kernels that write to the same blocks share one."""
+    """Return the stream of each kernel. Kernels that write to the same blocks share one."""
     groups: list[tuple[list[int], set[int]]] = []  # kernels, and the blocks that they write to
     for number, kernel in enumerate(sets):
         numbers = [number]
@@ -207,7 +211,7 @@ def streams_of(sets: list[TaskSet], forward: bool) -> list[int]:
 
 
 def held_per_lane(task: WarpTask) -> int:
-    """Return how many values a lane keeps from edge to edge, 4 for a polynomial of any degree."""
+    """Return how many values a lane keeps from edge to edge; each path's polynomial counts 4."""
     return task.channels * (_components(task) + 4 * len(task.paths))
 
 

@@ -22,7 +22,7 @@ __all__ = ["emit_uvw"]
 
 _FILE = "conv/uvw.cuh"
 
-# A request of a warp should read whole sectors of memory, two at least.
+# A memory request of a warp should read at least two whole sectors.
 _MIN_CONTIGUOUS = 64
 
 _MAX_BATCH = 8
@@ -41,7 +41,7 @@ class _Kernel:
         self.writes_weights = spec.wanted("w") and "left_w" in self.places
 
     def constants(self) -> Constants:
-        """Return the constants of the kernel; vectors and rows that are absent start at -1."""
+        """Return the constants of the kernel; -1 marks absent vectors and rows."""
         names = ("left_w", "left_c", "pull_w", "pull_c", "out", "dx", "dy")
         return {
             **pass_constants(self.lowered, self.plan, self.spec),
@@ -181,7 +181,7 @@ class _Kernel:
         return "\n\n".join(parts) + "\n"
 
     def zeroed(self) -> tuple[str, ...]:
-        """Return results that the kernel adds to, or that it leaves out."""
+        """Return results that must start at zero: the kernel adds to them, or leaves parts out."""
         adds_inputs = self.spec.conv and not self.plan.deterministic
         found = {
             "out": "out" not in self.places,
@@ -193,7 +193,7 @@ class _Kernel:
 
 
 def emit_uvw(problem: ConvProblem, plan: CudaPlan, spec: KernelSpec) -> CudaKernel:
-    """Print the kernel of one pass; it reads rows of node features as they are, never packed.
+    """Print the kernel of one pass. It reads rows of node features in the user's layout.
 
     Raises
     ------

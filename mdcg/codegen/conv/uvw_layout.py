@@ -1,4 +1,4 @@
-"""How the paths of a problem with weight matrices share a warp: turns, stacks, shared memory."""
+"""Layout of a kernel for paths with weight matrices: its turns and its shared memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..common.spec import KernelSpec
 
 __all__ = ["Body", "Piece", "Stack", "Turn", "UvwLayout"]
 
-# Shared memory a block may take, so that several fit on a multiprocessor of any device.
+# Bytes of shared memory of a block at most, so that several fit on any multiprocessor.
 _SHARED_BYTES = 48 * 1024
 
-# Rows of operands that a warp keeps in shared memory, in bytes; longer ones are added to in place.
+# Rows of results up to this many bytes are summed in shared memory, longer rows in place.
 _ROW_BYTES = 8 * 1024
 
-# Nonzero path matrix entries of one body, and attribute gradients it keeps in registers.
+# Most path matrix entries of one body, and most attribute gradients that it keeps in registers.
 _BODY_ENTRIES = 160
 _BODY_ATTRIBUTES = 32
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Channels ``first`` to ``last`` of a path, and its place in the vectors of its turn."""
+    """Channels ``first`` to ``last`` of a path; ``base`` is where its values begin in a turn."""
 
     path: LoweredPath
     first: int
@@ -53,13 +53,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stack:
-    """Weight matrices into one output block, one below the other."""
+    """Weight matrices of one output block, one below the other."""
 
     i_out: int
     out: MulIrrep
-    base: int  # place of the vectors of its first row
+    base: int  # index in the turn's vectors where its first row begins
     rows: int
-    segments: tuple[tuple[int, int], ...]  # first rows, and the columns their weights start at
+    # first row of each run of contiguous weights, and the column where its weights start
+    segments: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,13 @@ class Body:
 
     i_in1: int
     in1: MulIrrep
-    # range of channels
-    first: int
+    first: int  # channels first .. last - 1
     last: int
     pieces: tuple[Piece, ...]  # all with weight matrices, or all of mode ``uvu``
 
     @property
     def mode(self) -> str:
-        """Mode of all its paths."""
+        """Mode of the paths, the same for all."""
         return self.pieces[0].path.mode
 
 
@@ -91,8 +91,8 @@ class Turn:
 def _vectors(spec: KernelSpec) -> tuple[str, ...]:
     """Name the vectors of channel pairs that a pass needs.
 
-    ``left_w`` multiplies the weights from the left, ``left_c`` their cotangent; ``pull_w`` and
-    ``pull_c`` are what the two make of the output's gradient.
+    ``left_w`` multiplies the weight matrix from the left, ``left_c`` its cotangent. ``pull_w`` and
+    ``pull_c`` are the products of the two matrices with the output's gradient.
     """
     double = spec.kind == "double_backward"
     sums = spec.kind == "forward" or (double and spec.wanted("g"))
@@ -139,7 +139,7 @@ def _turns(lowered: LoweredProblem, limit: int) -> list[list[Piece]]:
 
 
 def _stacks(pieces: list[Piece]) -> tuple[list[Piece], tuple[Stack, ...], int]:
-    """Order pieces by output block and weight column, and give them places."""
+    """Order pieces by output block and weight column, and place their vectors one by one."""
     placed: list[Piece] = []
     stacks = []
     items = 0
@@ -164,7 +164,7 @@ def _stacks(pieces: list[Piece]) -> tuple[list[Piece], tuple[Stack, ...], int]:
 
 
 def _bodies(pieces: list[Piece]) -> tuple[Body, ...]:
-    """Group pieces that read the same channels, as many as fit one straight-line body."""
+    """Group pieces that read the same channels into bodies of limited length."""
     groups: dict[tuple[int, int, int, int], list[Piece]] = {}
     for piece in pieces:
         path = piece.path
@@ -196,12 +196,12 @@ class UvwLayout:
     """Turns of a kernel and the shared memory of a warp, in items of T."""
 
     turns: tuple[Turn, ...]
-    # where vectors ("left_w", ...) and rows ("out", "dx", "dy") of a warp start; rows that are not
-    # here are added to in global memory
+    # where vectors ("left_w", ...) and rows ("out", "dx", "dy") of a warp start; other rows are
+    # summed in global memory
     places: dict[str, int]
     widths: dict[str, int]  # items of a row of "out", "dx" and "dy"
-    # where blocks of input i start in a row of "dx", and the distance of their components, if those
-    # rows are packed: deterministic sums by sender read them so
+    # block i: where it starts in a packed row of "dx", and the distance of its components.
+    # Deterministic sums by sender read packed rows. Empty: rows are not packed.
     packed: dict[int, tuple[int, int]]
     items: int  # per warp, whole 16-byte words
     warps: int  # per block

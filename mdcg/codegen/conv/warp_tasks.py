@@ -1,4 +1,4 @@
-"""What each warp of a block does: an input block's channels, and as many paths as fit registers."""
+"""Distributes a problem over warps: some channels of an input block, and the paths that fit."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["TaskSet", "WarpTask", "task_sets"]
 class WarpTask:
     """Paths of one input block, evaluated by ``chunks`` warps that share the code."""
 
-    i_in1: int  # position of the input block
+    i_in1: int  # index of the input block
     in1: MulIrrep
     channels: int  # consecutive channels per lane
-    chunks: int  # warps; warp ``c`` takes channels from ``c * 32 * channels``
+    chunks: int  # warps; the channels of warp ``c`` begin at ``c * 32 * channels``
     paths: tuple[LoweredPath, ...]
 
     @property
     def outputs(self) -> dict[int, MulIrrep]:
-        """Output blocks by position, in order of first use."""
+        """Output blocks by index, in order of first use."""
         return {path.i_out: path.out for path in self.paths}
 
     @property
@@ -39,7 +39,7 @@ class TaskSet:
     """Tasks of one kernel."""
 
     tasks: tuple[WarpTask, ...]
-    groups: tuple[int, ...]  # positions of the nonzero groups its paths read
+    groups: tuple[int, ...]  # indices of the nonzero groups that its paths read
 
     @property
     def warps(self) -> int:
@@ -103,9 +103,9 @@ def task_sets(
 ) -> tuple[TaskSet, ...]:
     """Distribute a problem over warps and kernels.
 
-    `no_shared_blocks`: no two tasks of a kernel share a block of the input or the output, so that
-    the order of all sums is that of the kernels. `fits`: an input block takes fewer channels per
-    lane, if more than one, until this is true of all its tasks.
+    With `no_shared_blocks`, no two tasks of a kernel share a block of the input or the output, so
+    that only the order of the kernels decides the order of sums. The channels per lane of an input
+    block are halved until `fits` returns true for all its tasks.
     """
     sets: list[list[WarpTask]] = []
     for task in _tasks(lowered, tile, fits):
@@ -117,7 +117,7 @@ def task_sets(
             sets[-1].append(task)
         else:
             sets.append([task])
-    if not no_shared_blocks:  # the longest first: blocks of the shortest fill the device at the end
+    if not no_shared_blocks:  # the longest first: short blocks fill the device at the end
         sets.sort(key=lambda tasks: -sum(_work(task) for task in tasks))
     first = {group.first: i for i, group in enumerate(lowered.groups) if group.forms}
     found = []

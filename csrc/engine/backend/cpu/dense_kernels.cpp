@@ -1,6 +1,6 @@
 // The functions of DenseKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>. They
-// must not use functions of the standard library: of an inline function the linker keeps one copy,
-// perhaps that of an instruction set which the CPU lacks.
+// must not use functions of the standard library: the linker keeps one copy of an inline function,
+// which may be the copy for an instruction set that the CPU lacks.
 #include <cstdint>
 
 #include "engine/backend/cpu/lanes.hpp"
@@ -136,8 +136,9 @@ void multiply(std::int64_t count, const T* x, T* y) {
     for (std::int64_t i = 0; i < count; ++i) y[i] *= x[i];
 }
 
-// Sums over rows, which have the differences of `basis` as factors. In single precision a
-// derivative would lose too many digits so: it is a sum over `steps`, which serve the values too.
+// Values are sums over rows of the table, whose factors are differences of `basis`. In single
+// precision a derivative would lose too many digits that way, so derivatives (and then values, too)
+// are sums over `steps`.
 template <typename T, bool SLOPES>
 void look_up_edges(const TableLookUp<T> p) {
     using V = Vector<T>;
@@ -146,7 +147,7 @@ void look_up_edges(const TableLookUp<T> p) {
     for (std::int64_t e = 0; e < p.count; ++e) {
         const auto factor = [&](const T* sums, int j, T all) {
             const T own = j < COUNT ? sums[j * p.stride + e] : T(0);
-            // NOTES: compilers know s - 0 to be s, but add 0 to it
+            // NOTES: subtracting V{} broadcasts: compilers remove s - 0, but not s + 0
             return (STEPS ? own : (j > 0 ? sums[(j - 1) * p.stride + e] : all) - own) - V{};
         };
         V basis[TERMS], slope[TERMS];

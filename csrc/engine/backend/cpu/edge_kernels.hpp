@@ -37,7 +37,7 @@ struct GenericPath {
     std::int32_t mul, stride;                      // number of weights, and the same padded
     std::int32_t pair_begin, pair_end;             // its pairs
 };
-// Components a of x and c of out for which some w3j[a, b, c] is not zero.
+// Components a of x and c of out for which at least one w3j[a, b, c] is not zero.
 struct GenericPair {
     std::int32_t a, c;
     std::int32_t term_begin, term_end;  // its nonzeros
@@ -61,7 +61,7 @@ struct EdgeKernels {
 
     // Writes values and slopes [edges][stride]: the basis functions, times the cutoff if it is on
     // the basis, and their derivatives by the length. Writes cutoff and cutoff_slope [edges], which
-    // are 0 from r_max on.
+    // are 0 for lengths of r_max or more.
     void (*basis)(const BasisFunctions& functions, const BasisInput& input, std::int64_t stride,
                   T* values, T* slopes, double* cutoff, double* cutoff_slope);
 
@@ -87,7 +87,7 @@ struct EdgeKernels {
     void (*conv_forward)(const GenericPath& path, const GenericPair* pairs, const T* coefficients,
                          const T* weights, const T* x, T* out);
     // Writes the gradients d_weights [stride] and d_coefficients [pairs of the path], and adds to
-    // dx, a row as x, unless it is null. g is the gradient of `out`.
+    // dx, a row like x, unless it is null. g is the gradient of `out`.
     void (*conv_backward)(const GenericPath& path, const GenericPair* pairs, const T* coefficients,
                           const T* weights, const T* x, const T* g, T* d_weights, T* dx,
                           T* d_coefficients);

@@ -1,6 +1,5 @@
-// Vectors of the instruction set that a file is compiled for, and elementary functions of them.
-// Only for the files that are compiled once per instruction set, because all names are local to a
-// file.
+// Vectors of the instruction set that a file is compiled for, and their elementary functions. All
+// names are local to a file: include this only in files that are compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +54,7 @@ inline void store(Item<V>* to, V value) {
     __builtin_memcpy(to, &value, sizeof(V));
 }
 
-// Stores doubles, rounded where the target is narrower.
+// Stores doubles, rounded if the target is narrower.
 inline void store_as(double* to, DoubleVector value) {
     __builtin_memcpy(to, &value, sizeof(value));
 }

@@ -26,13 +26,13 @@ inline V square_root(V v) {
 }  // namespace
 }  // namespace mdcg
 
-// NOTES: after exponential() and square_root(), which the functions call.
+// NOTES: included after exponential() and square_root(), which its functions call.
 #include "engine/backend/cpu/pair_kernels.hpp"
 
 namespace mdcg {
 namespace {
 
-// A vector of pairs: from the points to the atom, and which of them count.
+// A vector of pairs: the vectors from the points to the atom, and which pairs count.
 struct Pairs {
     V x, y, z, square;
     Int64Vector counts;

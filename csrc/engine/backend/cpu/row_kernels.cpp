@@ -1,13 +1,13 @@
-// The functions behind RowKernels, compiled once per instruction set, as dense_kernels.cpp is.
+// The functions of RowKernels, compiled once per instruction set like dense_kernels.cpp.
 #include "engine/backend/cpu/lanes.hpp"
 
-// NOTES: after lanes.hpp, whose exponential() the functions call.
+// NOTES: included after lanes.hpp, whose exponential() its functions call.
 #include "engine/backend/cpu/row_kernels.hpp"
 
 namespace mdcg {
 namespace {
 
-// One thread has the row; it takes a vector at once. Rows are padded to whole vectors.
+// A thread computes a row, one vector at a time. Rows are padded to whole vectors.
 template <typename T>
 struct VectorRow {
     using V = Vector<T>;
@@ -31,12 +31,12 @@ struct VectorRow {
     T total(Sum sum) const { return mdcg::sum(sum.value); }
 };
 
-// Consecutive channels, one for each lane. Lanes outside of `begin` to `end` are zero.
+// Consecutive channels, one for each lane. Lanes outside `begin` to `end` are zero.
 template <typename T>
 struct ChannelRow {
     using Value = Vector<T>;
     static constexpr int CHANNELS = lanes<T>;
-    Long number;  // of the first of them
+    Long number;  // number of the first channel
 
     Value load(const T* p) const { return mdcg::load<Value>(p); }
     Value load(const T* p, int begin, int end) const {

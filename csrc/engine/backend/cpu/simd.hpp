@@ -74,7 +74,7 @@ struct Monomials {
     std::int64_t stride;              // channels of a block, padded
 };
 
-// Edges that look up some panels of columns in a table, see RadialTable.
+// Edges that look up some panels of columns in a table; see RadialTable::look_up.
 template <typename T>
 struct TableLookUp {
     std::int64_t count, panels, table_rows, stride;

@@ -46,7 +46,7 @@ void CudaGeometry<T>::run(const DeviceStream& stream, const DeviceEdges& graph,
     a.r_max = r_max_;
     a.sign = flip_ ? -1.0 : 1.0;
     const std::int64_t group = std::max<std::int64_t>(graph.group, 1);
-    const std::int64_t receivers = GEOMETRY_WARPS / group * group;  // of a block
+    const std::int64_t receivers = GEOMETRY_WARPS / group * group;  // receivers per block
     geometry_.launch(stream, ceil_div(graph.num_local, receivers), 32 * narrow(receivers), a);
 }
 

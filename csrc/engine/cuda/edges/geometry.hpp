@@ -10,18 +10,18 @@ template <typename T>
 class CudaGeometry {
 public:
     CudaGeometry(CudaKernels& kernels, double r_max, bool flip);
-    // Where two nodes stand in one place, failures[0] becomes the largest such edge + 1.
+    // If edges have two nodes in one place, failures[0] becomes the largest number of them, plus 1.
     void run(const DeviceStream& stream, const DeviceEdges& graph, int* failures) const;
-    // Forces [num_nodes][3] and, where not null, halves of edge virials [num_nodes][9], in double,
-    // from edge gradients dE/dvec [gradient parts][edges][3], vec = pos[receiver] - pos[sender] +
-    // shift. Both in the numbers of the graph.
+    // Computes forces [num_nodes][3] and, unless null, virials [num_nodes][9] (half of an edge's
+    // virial for each of its nodes) from edge gradients dE/dvec [gradient_streams][edges][3], where
+    // vec = pos[receiver] - pos[sender] + shift. Rows are in the order of the graph.
     void assemble(const DeviceStream& stream, const DeviceEdges& graph, const T* edge_gradient,
                   double* forces, double* virials) const;
 
 private:
     CudaFunction geometry_, assemble_;
     double r_max_;
-    bool flip_;  // harmonics are those of the opposite vector
+    bool flip_;  // harmonics are evaluated at the opposite vector
 };
 
 }  // namespace mdcg

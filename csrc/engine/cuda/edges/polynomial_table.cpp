@@ -33,7 +33,7 @@ PolynomialTable<T>::PolynomialTable(std::string layer, const RadialSpec& spec,
 template <typename T>
 void PolynomialTable<T>::on_new_list(const DeviceEdges& graph, const DeviceStream& stream) {
     if (data_ && tables_.complete()) return;
-    std::vector<std::int32_t> types(size(num_types_));  // one node of each
+    std::vector<std::int32_t> types(size(num_types_));  // one node of each type
     std::iota(types.begin(), types.end(), 0);
     const TypePairs& pairs = graph.pairs;
     const std::vector<int> missing =
@@ -45,12 +45,12 @@ void PolynomialTable<T>::on_new_list(const DeviceEdges& graph, const DeviceStrea
                               ": its radial network varies too fast with the length for a table, "
                               "which GPUs need: use device cpu");
     if (data_ && missing.empty()) return;
-    if (tables_.built() == 0) rows_ = 0;  // forgotten
+    if (tables_.built() == 0) rows_ = 0;  // all were dropped
     upload(missing, stream);
     upload_places(stream);
 }
 
-// Tables behind those that are there.
+// Appends tables to the existing ones.
 template <typename T>
 void PolynomialTable<T>::upload(const std::vector<int>& tables, const DeviceStream& stream) {
     const std::int64_t width = row_items(), old_rows = std::max(rows_, ZEROED_ROWS);

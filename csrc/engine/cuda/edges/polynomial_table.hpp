@@ -1,4 +1,4 @@
-// Tables of weights on a device, for kernels that make the weights of their edges themselves.
+// Tables of weights on a device, for kernels that evaluate the weights of their edges themselves.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@
 
 namespace mdcg {
 
-// A polynomial of an odd degree for each interval of the square root of the length, in z in
-// [-1, 1], the place in the interval counted from its middle (RadialFit). Intervals begin at length
-// 0. Column c of the `width` columns of a row has table_items<T>(degree) items. Item n = 2 k + i
-// stands at
+// A polynomial of an odd degree for each interval of the square root of the length. Its argument z
+// in
+// [-1, 1] is the position in the interval, from the middle (see RadialFit). Intervals begin at
+// length 0. A row has `width` columns, each of table_items<T>(degree) items. Item n = 2 k + i of
+// column c is at
 //     data()[((row * half + k) * width + c) * 2 + i],  half = table_items<T>(degree) / 2,
 // and is the coefficient of z^n. In double precision the last two items hold two floats each, the
-// lower power first. The derivative by the length is that by z times inverse_step / sqrt(r). Row 0
-// is zeros, for edges not shorter than the r_max of their types.
+// lower power first. The derivative by the length is the derivative by z times inverse_step /
+// sqrt(r). Row 0 is zeros, for edges not shorter than the r_max of their types.
 template <typename T>
 class PolynomialTable {
 public:
-    static constexpr int UNITS_DEGREE = sizeof(T) == 8 ? 7 : 3;  // of tables of hidden units
+    static constexpr int UNITS_DEGREE = sizeof(T) == 8 ? 7 : 3;  // degree of tables of hidden units
 
-    // Whether there are tables of that degree.
+    // Whether tables can have polynomials of this degree.
     static bool possible(int degree) {
         return degree >= 3 + TABLE_SINGLES<T> / 2 && degree % 2 == 1;
     }
@@ -37,13 +38,13 @@ public:
         return spec.exact ? kTightTolerance : kSingleTolerance;
     }
 
-    // `spec` has a table; columns that no weight stands at are zeros. `layer` is for errors.
+    // `spec` has a table. Columns without a weight are zeros. `layer` is for errors.
     PolynomialTable(std::string layer, const RadialSpec& spec, WeightColumns columns,
                     TableContent content, int degree, TableLimit limit);
 
-    // Before the first evaluation of a list: builds what its pairs of types need and is not there
-    // yet; synchronizes where it does, and addresses change. Throws EngineError where a pair of
-    // types can have no table that is exact enough.
+    // To be called before the first evaluation of a list: builds the tables that are missing for
+    // its pairs of types. If it builds any, it synchronizes, and addresses change. Throws
+    // EngineError if no table of a pair of types is exact enough.
     void on_new_list(const DeviceEdges& graph, const DeviceStream& stream);
 
     const T* data() const { return data_ ? data_->template as<const T>() : nullptr; }

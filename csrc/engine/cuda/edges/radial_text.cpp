@@ -10,9 +10,9 @@ namespace mdcg {
 
 namespace {
 
-// What every device has, and what those from compute capability 8.0 on give on request.
+// Shared memory that a block always has, and that it can have on request.
 constexpr int SHARED_BYTES = 48 * 1024, MORE_SHARED_BYTES = 96 * 1024;
-constexpr int EDGE_BYTES = 120;  // of an edge in the text's Tile
+constexpr int EDGE_BYTES = 120;  // bytes per edge in Tile of radial_network.cuh
 
 template <typename T>
 std::int64_t padded_columns(std::int64_t items) {
@@ -55,7 +55,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     threads = static_cast<int>(std::min<std::int64_t>(256, (tasks + 31) / 32 * 32));
     threads = std::max(threads, 64);
 
-    // weights and where they stand
+    // Appends a matrix to `weights`, and returns its position.
     const auto append = [&](std::int64_t rows, std::int64_t columns, const auto& at) {
         const auto begin = static_cast<std::int64_t>(weights.size());
         const std::int64_t stride = padded_columns<T>(columns);

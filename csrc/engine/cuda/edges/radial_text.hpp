@@ -1,4 +1,4 @@
-// What the text of a radial network is compiled with, and the numbers it reads.
+// Macros for kernels/radial_network.cuh, and the numbers that it reads.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@ namespace mdcg {
 
 template <typename T>
 struct RadialText {
-    // Throws EngineError (ErrorKind::unsupported) where a layer is too wide for a multiprocessor.
+    // Throws EngineError (ErrorKind::unsupported) if a layer is too wide for a multiprocessor.
     explicit RadialText(const RadialSpec& spec);
 
     std::string defines;
     std::vector<T> weights;       // all layers, in T
-    std::vector<double> numbers;  // of the basis, r_max, r_0
-    int edges = 0;                // of a tile: one block
+    std::vector<double> numbers;  // numbers of the basis, r_max, r_0
+    int edges = 0;                // edges per tile, which is a block
     int threads = 0;
-    int shared_bytes = 0;                             // dynamic
-    std::int64_t kept_items = 0;                      // of a tile, for the backward pass
-    std::int64_t hidden_stride = 0;                   // items of a row of hidden
-    std::int64_t first_stride = 0;                    // of the first layer's preactivations, padded
+    int shared_bytes = 0;            // dynamic
+    std::int64_t kept_items = 0;     // items per tile for the backward pass
+    std::int64_t hidden_stride = 0;  // items of a row of hidden
+    std::int64_t first_stride = 0;   // padded width of the first layer's preactivations
     bool sender_rows = false, receiver_rows = false;  // rows of nodes are added
 };
 

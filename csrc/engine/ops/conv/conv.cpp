@@ -19,7 +19,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
     units = radial.units();
     hidden_stride = (units + align - 1) / align * align;
     normalization = fields.text("normalization", "component");
-    harmonic_factors<double>(description.l_max, normalization);  // throws where they do not exist
+    harmonic_factors<double>(description.l_max, normalization);  // throws if there are none
 
     const auto check = [this](const Operand& operand, const Rows& rows, const char* key,
                               const char* irreps) {
@@ -42,7 +42,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
     }
 }
 
-// A tensor is a table by type, which is no operand.
+// The operand that a field names, or `absent`: a tensor is a table by type, not an operand.
 const Operand& ConvSpec::end(const char* key) {
     const Fields from = fields.object("radial");
     if (!from.has(key) || fields.package().find(from.text(key)) != nullptr) return absent;

@@ -1,4 +1,4 @@
-// The convolution: messages of neighbours, weighted by the radial network, summed on receivers.
+// The convolution: messages from neighbours, weighted by the radial network, summed on receivers.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ struct ConvSpec : OpSpec {
     RadialSpec radial;
     int units = 0;                   // inputs of the last layer of the radial network
     std::int64_t hidden_stride = 0;  // units, padded
-    std::string normalization;       // of the harmonics
+    std::string normalization;       // normalization of the harmonics
 
     explicit ConvSpec(const LayerEntry& given);
 
@@ -33,7 +33,7 @@ struct ConvSpec : OpSpec {
         const auto terms = static_cast<std::int64_t>(description.terms.size());
         return {terms, limits::BASE_TEXT + limits::SYMBOL_TEXT * terms, fields.text("problem")};
     }
-    // Rows of x by type, [types][width of x], where x is absent.
+    // Rows of x by type, [types][width of x], if x is absent.
     template <typename T>
     AlignedArray<T> x_table() const;
     // The last layer of the radial network, [weight width][hidden_stride].

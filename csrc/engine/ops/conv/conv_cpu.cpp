@@ -19,7 +19,7 @@ namespace mdcg {
 
 namespace {
 
-// A kernel of the package's; `info` null: none, the generic one runs.
+// A generated kernel. `info` null: there is none, and the generic kernel runs.
 template <typename T>
 struct GeneratedConv {
     const ConvInfo* info = nullptr;
@@ -53,14 +53,14 @@ private:
     Scratch lay_out(char* start) const;
     RadialRows<T> rows(const Worker<T>& worker, const Operand& operand, const std::int32_t* node,
                        bool gradient) const;
-    // Everything of a block that forward and backward have in common, but for its weights.
+    // Makes the block that forward and backward share, without its weights.
     ConvBlock<T> fill(const Worker<T>& worker, Scratch& scratch) const;
     EdgeWeights<T> weights(const Worker<T>& worker, Scratch& scratch, bool backward) const;
 
     const ConvSpec& spec_;
     const Operand &x_, &sender_, &receiver_, &out_;
     int l_max_;
-    AlignedArray<T> x_table_;            // by type, where x is absent
+    AlignedArray<T> x_table_;            // by type, if x is absent
     PackedMatrix<T> last_, transposed_;  // the last layer of the radial network, padded
     std::vector<T> factors_;
     Radial<T> radial_;

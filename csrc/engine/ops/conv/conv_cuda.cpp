@@ -8,15 +8,15 @@ namespace mdcg {
 
 namespace {
 
-// The convolution on a device. Sums by type serve most lists where they are possible, so the other
-// kernels are then loaded when a list needs them.
+// The convolution on a device. If sums by type are possible, they serve most lists, so the other
+// kernels are loaded only when a list needs them.
 template <typename T>
 class CudaConv : public CudaOp<T> {
 public:
     explicit CudaConv(const ConvSpec& spec)
         : general_(spec.radial.has_table() ? make_table_conv<T>(spec)
                                            : make_weights_conv<T>(spec)) {
-        // sums cost as the hidden units, other kernels as the weights of an edge do
+        // the cost of sums grows with the hidden units, the cost of other kernels with the weights
         if (spec.radial.has_table() && sums_by_type<T>(spec) &&
             spec.description.weights.width > spec.hidden_stride)
             by_type_ = make_type_sums<T>(spec);
@@ -64,9 +64,9 @@ private:
 
     std::unique_ptr<CudaOp<T>> general_;  // for all lists
     std::unique_ptr<CudaOp<T>> by_type_;  // for lists with senders of few types, or null
-    CudaOp<T>* op_ = nullptr;             // for the present list
+    CudaOp<T>* op_ = nullptr;             // for the current list
     CudaKernels* kernels_ = nullptr;
-    bool prepared_ = false;  // general_
+    bool prepared_ = false;  // general_ is prepared
 };
 
 const RegisterOp<ConvSpec, CudaConv> registered{"conv"};

@@ -9,7 +9,7 @@
 
 namespace mdcg {
 
-// Generated kernels that make the weights of their edges from a table of lengths. The radial
+// Generated kernels that evaluate the weights of their edges from a table of lengths. The radial
 // network must have a table.
 template <typename T>
 std::unique_ptr<CudaOp<T>> make_table_conv(const ConvSpec& spec);
@@ -25,8 +25,8 @@ std::unique_ptr<CudaOp<T>> make_type_sums(const ConvSpec& spec);
 template <typename T>
 std::unique_ptr<CudaOp<T>> make_weights_conv(const ConvSpec& spec);
 
-// The features that generated kernels read: rows of senders, or of their types where the
-// convolution has a table of them.
+// The features that generated kernels read: rows of senders, or rows of their types if the
+// convolution has a table by type.
 template <typename T>
 class ConvFeatures {
 public:

@@ -1,4 +1,5 @@
-// The convolution kernel that needs no compiler: same blocks, same numbers, from the nonzeros.
+// The convolution kernel that needs no compiler. It computes what generated kernels compute, from
+// lists of nonzeros.
 #pragma once
 
 #include "engine/backend/cpu/simd.hpp"

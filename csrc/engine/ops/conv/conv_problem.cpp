@@ -21,7 +21,7 @@ namespace {
 using json = nlohmann::json;
 using Degrees = std::array<int, 3>;
 
-// Triples of degrees, sorted and each once.
+// Reads triples of degrees.
 std::set<Degrees> read_degrees(const Fields& problem, const char* key) {
     const json& list = problem.json(key);
     std::set<Degrees> found;
@@ -37,7 +37,7 @@ std::set<Degrees> read_degrees(const Fields& problem, const char* key) {
     return found;
 }
 
-// The 3j symbols that a model has: those of wigner_3j, but for signs and rounding of some.
+// The 3j symbols of a model: those of wigner_3j, some with the opposite sign or rounded to float32.
 class Symbols {
 public:
     Symbols(std::set<Degrees> flipped, std::set<Degrees> rounded)

@@ -1,4 +1,4 @@
-// A convolution as the manifest describes it: blocks and paths, with their 3j symbols.
+// The description of a convolution in the manifest: blocks and paths, with their 3j symbols.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ConvDescription {
     static ConvDescription read(const Fields& fields, int outputs, int align);
 
 private:
-    // Adds a path with the terms that its 3j symbol, of shape [x][harmonic][out], has.
+    // Adds a path and the nonzero terms of its 3j symbol [x][harmonic][out].
     void add_terms(GenericPath path, const std::vector<double>& symbol, double weight);
 };
 

@@ -1,6 +1,6 @@
-// Convolutions whose kernels make the weights of their edges from a table of lengths. The backward
-// pass takes each edge together with its reverse (DeviceEdges), and keeps rows for senders and
-// receivers of a group.
+// Convolutions whose kernels evaluate the weights of their edges from a table of lengths. The
+// backward pass takes each edge together with its reverse (DeviceEdges), and writes rows for the
+// senders and the receivers of each group.
 #include <algorithm>
 #include <vector>
 
@@ -13,18 +13,19 @@ namespace mdcg {
 
 namespace {
 
-// Groups of warps that share the edges of a receiver in kernels of the forward pass that can have
-// so many. The order of sums depends on it, so it is the same on all devices.
+// Groups of warps that share the edges of a receiver in the forward pass, if the kernel can have so
+// many. The order of sums depends on this number, so it is the same on all devices.
 int groups_per_receiver(std::int64_t receivers) {
     if (receivers >= DeviceEdges::fewest_filling) return 1;
     return receivers > 512 ? 2 : 4;
 }
 
-// Blocks of the backward pass that share the pairs of a group: together as many as an H100 holds,
-// by estimate, so that a few groups still fill a device. Where there are several kernels, at least
-// two, because smaller blocks of the longest kernel leave less of the device idle before blocks of
-// others begin. The number is the same on all devices, because the order of sums over the pairs of
-// a group depends on it. Gradients of pairs do not: one block computes all of a pair.
+// Blocks of the backward pass that share the pairs of a group. In total there are about as many
+// blocks as an H100 holds, so that few groups still fill a device. With several kernels, at least
+// two blocks share a group, because smaller blocks of the longest kernel leave less of the device
+// idle before blocks of other kernels begin. The number is the same on all devices, because the
+// order of sums over the pairs of a group depends on it. (Gradients of a pair do not depend on it,
+// because one block computes the whole pair.)
 std::int64_t blocks_per_group(const DeviceEdges& graph, const ReceiverRange& range,
                               const CudaPassKernel& kernels) {
     constexpr std::int64_t MULTIPROCESSORS = 132, MAX_BLOCKS = 16;
@@ -94,7 +95,7 @@ public:
         worker.streams->join(forward_.streams());
     }
 
-    // Gradients of x of local nodes are added to, or written; those of others are added to.
+    // Adds to the gradients of x, or writes them for local nodes unless spec_.x.accumulate.
     void backward(CudaWorker<T>& worker, Range) const override {
         const DeviceEdges& graph = *worker.edges;
         KernelStreams& streams = *worker.streams;
@@ -127,7 +128,7 @@ public:
             const ReceiverRange& range = graph.ranges[number];
             const std::int64_t parts = blocks_per_group(graph, range, backward_);
             T* const own = buffers + (number % 2 == 1 ? most * x_width_ : 0);
-            // addresses of what row 0 and receiver 0 would have
+            // addresses that row 0 and receiver 0 of the list would have
             T* const pair_rows = own + (range.num_receivers * parts - range.first_row) * x_width_;
             CudaArguments arguments = pair_arguments(worker, range);
             arguments.set(A::dx, pair_rows);
@@ -213,10 +214,11 @@ private:
     ConvFeatures<T> features_;
     CudaPassKernel forward_, backward_;
     // The forward table needs no derivatives. It has fewer, longer intervals and polynomials of a
-    // higher degree: edges come by length, so that the next one often lies in the same interval.
+    // higher degree: edges are sorted by length, so the next one is often in the same interval.
     std::unique_ptr<Table> forward_table_, backward_table_;
     CudaSenderSums<T> sums_;
-    std::vector<std::unique_ptr<DeviceEvent>> summed_;  // of each buffer of rows
+    std::vector<std::unique_ptr<DeviceEvent>>
+        summed_;  // recorded when the rows of a buffer are summed
 };
 
 }  // namespace

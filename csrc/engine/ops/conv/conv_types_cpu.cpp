@@ -11,7 +11,7 @@ namespace mdcg {
 namespace {
 
 constexpr std::int64_t BLOCK = 128;                          // edges at a time
-constexpr std::int64_t SUM_BYTES = std::int64_t(128) << 10;  // of sums at a time, about
+constexpr std::int64_t SUM_BYTES = std::int64_t(128) << 10;  // approximate bytes of sums at a time
 constexpr std::int64_t FEWEST = 8;  // receivers at a time: a product of fewer rows is slow
 
 std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
@@ -20,7 +20,7 @@ std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
 
 template <typename T>
 bool CpuTypeSums<T>::possible(const ConvSpec& spec) {
-    // sums cost as the hidden units, generated kernels as the weights of an edge do
+    // the cost of sums grows with the hidden units, the cost of other kernels with the weights
     return sums_by_type<T>(spec) && spec.description.weights.width > spec.hidden_stride;
 }
 
@@ -37,11 +37,11 @@ CpuTypeSums<T>::CpuTypeSums(const ConvSpec& spec)
                                                   TableContent::kUnits);
 }
 
-// Compares multiply-adds: receivers with few edges and senders of many types are better served by
-// weights of their edges.
+// Compares multiply-adds: if receivers have few edges, or senders many types, weights per edge are
+// cheaper.
 template <typename T>
 bool CpuTypeSums<T>::pays(const Graph& graph, std::int64_t types) const {
-    constexpr std::int64_t FROM_TABLE = TABLE_STEPS<T> + 4;  // of a weight: spline, and use
+    constexpr std::int64_t FROM_TABLE = TABLE_STEPS<T> + 4;  // steps per weight: spline, and use
     const std::int64_t of_weight = table_ ? FROM_TABLE : stride_;
     return graph.num_local * types * stride_ * matrices_.out().rows.features +
                graph.num_edges * width() * stride_ <=
@@ -57,7 +57,7 @@ bool CpuTypeSums<T>::begin(const Graph& graph) {
     has_tables_ = table_ && table_->require(graph.types.data(), graph.receiver.data(),
                                             graph.sender.data(), graph.num_edges, graph.num_nodes);
     if (seen_ == known_) return true;
-    known_.clear();  // should memory run out
+    known_.clear();  // in case memory runs out below
     present_.clear();
     for (int type = 0; type < spec_.num_types; ++type)
         if (seen_[size(type)]) present_.push_back(type);
@@ -76,7 +76,7 @@ bool CpuTypeSums<T>::begin(const Graph& graph) {
     return true;
 }
 
-// For receivers of up to `longest` edges.
+// Lays out scratch memory for receivers with up to `longest` edges.
 template <typename T>
 typename CpuTypeSums<T>::Scratch CpuTypeSums<T>::lay_out(char* start, std::int64_t longest) const {
     Scratch s;
@@ -114,7 +114,7 @@ typename CpuTypeSums<T>::Scratch CpuTypeSums<T>::scratch_of(Worker<T>& worker, R
     return lay_out(worker.scratch(lay_out(nullptr, longest).bytes), longest);
 }
 
-// Edges of a receiver by type of the sender, and of one type in their order.
+// Sorts the edges of a receiver by type of the sender, stably.
 template <typename T>
 void CpuTypeSums<T>::sort_edges(const Worker<T>& worker, std::int64_t node,
                                 std::int32_t* list) const {
@@ -221,7 +221,7 @@ void CpuTypeSums<T>::add_gradients(const Worker<T>& worker, Scratch& s, std::int
         std::fill(s.d_harmonics, s.d_harmonics + width() * capacity, T(0));
         each_segment(s.edges, [&](std::int64_t column, std::int64_t begin, std::int64_t count) {
             const T* const own = sums + column;
-            // gradients of units: harmonics of an edge times those of the sums
+            // gradients of units: harmonics of an edge times gradients of the sums
             for (std::int64_t e = 0; e < count; ++e)
                 for (int lm = 0; lm < width(); ++lm)
                     s.rows[e * wide + lm] = s.harmonics[lm * capacity + begin + e];
@@ -231,7 +231,7 @@ void CpuTypeSums<T>::add_gradients(const Worker<T>& worker, Scratch& s, std::int
                                 s.packed + (panel * width() + lm) * A);
             kernels.gemm_panels(count, width(), stride_ / A, s.rows, wide, s.packed, width() * A,
                                 s.d_hidden + begin * stride_, stride_, nullptr, false);
-            // gradients of harmonics: units of an edge times those of the sums
+            // gradients of harmonics: units of an edge times gradients of the sums
             for (std::int64_t panel = 0; panel < panels; ++panel)
                 for (std::int64_t k = 0; k < stride_; ++k)
                     for (int a = 0; a < A; ++a) {

@@ -1,4 +1,4 @@
-// Convolutions that are sums by type (type_sums.hpp), from a table of hidden units.
+// Sums by type (type_sums.hpp) on devices, from a table of hidden units.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int WARPS = TYPE_SUM_THREADS / 32;
 constexpr std::int64_t MOST_GRADIENT_PARTS = 4;
-constexpr std::int64_t DEVICE_SUM_BYTES = std::int64_t(256) << 20;  // of sums at a time, about
+constexpr std::int64_t DEVICE_SUM_BYTES = std::int64_t(256) << 20;  // sums at a time
 
 template <typename T>
 class CudaTypeSums : public CudaOp<T> {
@@ -51,7 +51,7 @@ public:
         define("EACH", units_at_once(false) / 32);
         define("LANES", lanes);
         define("OWN", units_at_once(true) / lanes);
-        // blocks of a multiprocessor, whose registers must suffice
+        // blocks that a multiprocessor must have registers for
         define("GRADIENT_BLOCKS", !few ? 4 : single ? 8 : 3);
         define("MAX_TYPES", static_cast<std::int64_t>(MAX_SUMMED_TYPES));
         sums_ = kernels.fixed("type_sums.cuh", "type_sums", defines);
@@ -84,7 +84,6 @@ public:
         return size(receivers_at_once(graph) * width() * depth()) * sizeof(T);
     }
 
-    // Writes all rows.
     void forward(CudaWorker<T>& worker, Range) const override {
         const DeviceEdges& graph = *worker.edges;
         const std::int64_t out_width = matrices_.out().rows.width;
@@ -163,7 +162,7 @@ private:
     };
 
     int width() const { return (spec_.description.l_max + 1) * (spec_.description.l_max + 1); }
-    std::int64_t depth() const {  // of the matrices
+    std::int64_t depth() const {  // depth of the matrices
         return static_cast<std::int64_t>(present_.size()) * spec_.hidden_stride;
     }
     // Whether the harmonics of an edge are few enough for a lane to take several of its units.
@@ -210,8 +209,8 @@ private:
         }
     }
 
-    // For each receiver `share` warps, or up to `most_parts` times as many where there are few
-    // receivers.
+    // Launches `share` warps for each receiver, or up to `most_parts` times as many if there are
+    // few receivers.
     void launch(const CudaFunction& kernel, int share, std::int64_t most_parts,
                 const DeviceStream& stream, TypeSumArguments<T> arguments,
                 std::int64_t receivers) const {
@@ -225,15 +224,15 @@ private:
 
     const ConvSpec& spec_;
     TypeMatrices<T> matrices_;
-    PolynomialTable<T> table_;           // of hidden units
+    PolynomialTable<T> table_;           // tabulated hidden units
     std::vector<std::int32_t> present_;  // types
     std::vector<Part> blocks_;
     bool unused_ = false;  // harmonics without a path
     CudaFunction sums_, shared_sums_, gradient_;
     CudaGemm<T> gemm_;
     int multiprocessors_ = 1;
-    DeviceArray<std::int32_t> number_;  // [types] of a type among those present, or -1
-    DeviceArray<T> factors_;            // of the harmonics
+    DeviceArray<std::int32_t> number_;  // [types] position in present_, or -1
+    DeviceArray<T> factors_;            // factors of the harmonics
 };
 
 }  // namespace

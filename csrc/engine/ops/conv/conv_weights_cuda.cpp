@@ -1,5 +1,6 @@
 // Convolutions that no table can serve. Hidden units, weights and gradients of edges take much
-// memory, so that some receivers are computed at a time. The backward pass makes the weights again.
+// memory, so slices of receivers are computed one after the other. The backward pass computes the
+// weights again.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -19,8 +20,8 @@ namespace mdcg {
 namespace {
 
 constexpr int ROW_SUM_THREADS = 128;
-constexpr int STAGED_BYTES = 44 * 1024;  // of shared memory, for rows of harmonics
-// Of scratch for the edges of a slice, which must have enough receivers to fill all
+constexpr int STAGED_BYTES = 44 * 1024;  // shared memory for rows of harmonics
+// Scratch memory for the edges of a slice. A slice must have enough receivers to fill all
 // multiprocessors with blocks.
 template <typename T>
 constexpr std::size_t SLICE_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 29 : 30);
@@ -240,7 +241,7 @@ private:
         return arguments;
     }
 
-    // Adds to gradients of edges, and to those of what the radial network reads of their ends.
+    // Adds to gradients of edge vectors, and of the rows of nodes that the radial network reads.
     void add_gradients(const CudaWorker<T>& worker, const ReceiverRange& slice,
                        const Scratch& s) const {
         const DeviceEdges& graph = *worker.edges;
@@ -273,7 +274,7 @@ private:
     const ConvSpec& spec_;
     RadialText<T> text_;
     std::int64_t harmonics_width_;
-    int threads_ = 128;  // of a block of the kernels of harmonics
+    int threads_ = 128;  // threads per block of the kernels of harmonics
     ConvFeatures<T> features_;
     CudaPassKernel forward_, backward_;
     CudaFunction harmonics_, to_vectors_, radial_forward_, radial_backward_, sum_rows_;

@@ -8,8 +8,8 @@ namespace mdcg {
 
 namespace {
 
-// So few sums would leave most of a device idle. The number does not depend on the device: it
-// decides in which order edges are added.
+// With so few sums, several threads share one, to use more of the device. The number is the same on
+// all devices, because it decides in which order edges are added.
 constexpr std::int64_t FEW_ITEMS = std::int64_t(1) << 17;
 
 template <typename T>
@@ -44,7 +44,7 @@ void CudaSenderSums<T>::add_pairs(const DeviceStream& stream, const DeviceEdges&
     const ReceiverRange& range = graph.ranges[number];
     SenderSumArguments<T> sums = arguments(rows, width, target);
     SenderSumArguments<T> receivers = sums;
-    // of several ranges, some of the receivers are no senders
+    // if there are several ranges, some receivers of a range are not among its senders
     SenderSumArguments<T>& to = graph.ranges.size() == 1 ? sums : receivers;
     to.own = reinterpret_cast<const PackOf<T>*>(own.rows);
     to.own_parts = narrow(own.parts);

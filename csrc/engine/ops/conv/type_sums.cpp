@@ -11,7 +11,7 @@ namespace {
 
 constexpr int MAX_L = 4;
 
-// The one number that a path of scalars multiplies every component with; false: there is none.
+// Finds the number by which a path of scalars multiplies all components; false: they differ.
 template <typename T>
 bool coefficient(const ConvDescription& description, const GenericPath& path, double& found) {
     if (path.x_dim != 1 || path.out_dim != path.harmonic_dim ||
@@ -28,7 +28,8 @@ bool coefficient(const ConvDescription& description, const GenericPath& path, do
     return true;
 }
 
-// A linear operation that does the same for nodes of all types, and adds no constants; or null.
+// Returns the operation if it is linear, equal for all types, and adds no constants; otherwise
+// null.
 const LinearSpec* composable(const OpSpec* spec) {
     const auto* const linear = dynamic_cast<const LinearSpec*>(spec);
     if (linear == nullptr || !linear->biases.empty()) return nullptr;
@@ -74,7 +75,7 @@ bool TypeMatrices<T>::has_path_to(const Block& block) const {
                        [&](const GenericPath& path) { return path.out_offset == block.offset; });
 }
 
-// For the convolution's own rows.
+// The matrices of a type for the convolution's own rows.
 template <typename T>
 typename TypeMatrices<T>::ByBlock TypeMatrices<T>::of_type(std::int32_t type) const {
     const ConvDescription& description = spec_.description;

@@ -13,25 +13,25 @@
 
 namespace mdcg {
 
-// Types of senders that are summed; with more of them the sums would be larger than what they
-// replace.
+// Most types of senders for which sums by type are used. With more types, the sums would be larger
+// than the weights that they replace.
 constexpr std::size_t MAX_SUMMED_TYPES = 16;
 
-// Whether a convolution is one. T is the type that it is evaluated in.
+// Whether a convolution is of this kind. T is the type that it is evaluated in.
 template <typename T>
 bool sums_by_type(const ConvSpec& spec);
 
-// The matrices x_t[u] W[k, (path, u)] c of a convolution that sums by type. If only a linear
-// operation that is the same for all types reads the result, they are multiplied by its matrices,
+// The matrices x_t[u] W[k, (path, u)] c of a convolution that sums by type. If the only reader of
+// the result is a linear operation that is the same for all types, its matrices are multiplied in,
 // and out() is its output.
 template <typename T>
 class TypeMatrices {
 public:
-    // `spec` must stay.
+    // `spec` must outlive this object.
     explicit TypeMatrices(const ConvSpec& spec);
 
     bool composed() const { return linear_ != nullptr; }
-    // The value that is written, and the numbers of its blocks that have a path.
+    // The value that is written, and the numbers of its blocks to which a path leads.
     const Operand& out() const { return out_; }
     const std::vector<std::size_t>& blocks() const { return blocks_; }
     bool has_gaps() const { return blocks_.size() < out_.rows.blocks.size(); }
@@ -42,7 +42,7 @@ public:
     std::vector<T> matrix(const std::vector<std::int32_t>& present, std::size_t number);
 
 private:
-    using ByBlock = std::vector<std::vector<double>>;  // empty: no path ends there
+    using ByBlock = std::vector<std::vector<double>>;  // a matrix; empty: no path leads there
 
     bool has_path_to(const Block& block) const;
     ByBlock of_type(std::int32_t type) const;
@@ -53,8 +53,8 @@ private:
     const Operand& out_;
     AlignedArray<T> x_table_;
     std::vector<std::size_t> blocks_;
-    std::vector<std::vector<double>> weights_;  // of the linear operation, by path
-    std::map<std::int32_t, ByBlock> by_type_;   // of at most MAX_SUMMED_TYPES types
+    std::vector<std::vector<double>> weights_;  // weights of the linear operation, by path
+    std::map<std::int32_t, ByBlock> by_type_;   // for at most MAX_SUMMED_TYPES types
 };
 
 }  // namespace mdcg

@@ -1,5 +1,5 @@
 // Symmetric contraction: polynomials of a node's features, channel by channel, with coefficients of
-// its type. CPUs run a generated kernel, or the lists of monomials in order; GPUs a generated
+// its type. CPUs run a generated kernel, or evaluate lists of monomials; GPUs run a generated
 // kernel with a thread for each node and channel.
 #include <algorithm>
 #include <map>
@@ -63,7 +63,7 @@ private:
 
 using nlohmann::json;
 
-// Component c of a row, counted over all blocks, starts here.
+// The first item of each component of a row, counted over all blocks.
 std::vector<std::int32_t> component_offsets(const Rows& rows) {
     std::vector<std::int32_t> offsets;
     for (const Block& block : rows.blocks)

@@ -1,4 +1,4 @@
-// Rows of ghosts: filled from their owners, and their gradients added to those of the owners.
+// Exchange: fills rows of ghosts from their owners, and adds gradients of ghosts to their owners.
 #include "engine/communicator.hpp"
 #include "engine/cpu_op.hpp"
 #include "engine/cuda/cuda_op.hpp"

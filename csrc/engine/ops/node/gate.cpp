@@ -1,4 +1,4 @@
-// Scalars through activations; other blocks times activations of scalars.
+// Gates: activations of scalars, and other blocks times activations of scalars.
 #include "core/integers.hpp"
 #include "engine/ops/node/row_op.hpp"
 
@@ -6,7 +6,7 @@ namespace mdcg {
 
 namespace {
 
-// The blocks of a row. Of those of x, `uses` gets the numbers of the entries that read them.
+// The blocks of a row. For x, `uses` gets the numbers of the entries that read each block.
 std::vector<GateBlock> blocks_of(const Rows& rows, const std::vector<GateEntry>& entries,
                                  std::vector<std::int32_t>* uses) {
     std::vector<GateBlock> blocks;

@@ -1,5 +1,5 @@
-// Every block of out is a sum of blocks of x times matrices, which may be of the node's type, and
-// of constants.
+// Linear operation: every block of out is a sum of constants and of blocks of x times matrices.
+// Both may depend on the node's type.
 #pragma once
 
 #include "engine/op.hpp"
@@ -20,8 +20,8 @@ struct LinearSpec : OpSpec {
 
     const Operand& x = input("x");
     const Operand& out = output("out");
-    std::vector<Path> paths;         // by out
-    std::vector<std::size_t> by_in;  // numbers of paths
+    std::vector<Path> paths;         // sorted by out
+    std::vector<std::size_t> by_in;  // numbers of paths, sorted by in
     std::vector<Bias> biases;
 
     explicit LinearSpec(const LayerEntry& given);

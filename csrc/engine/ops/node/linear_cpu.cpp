@@ -36,7 +36,7 @@ public:
             paths_[p].first_in = std::exchange(no_in_[paths_[p].in], char(0)) != 0;
     }
 
-    // Models have many types and systems few: matrices are packed when they are needed first.
+    // Models have many types but systems have few, so matrices are packed when they are needed.
     void begin(const Graph& graph) override {
         if (!packed_) {
             for (Path& path : paths_)
@@ -121,7 +121,7 @@ private:
         if (x_.needs_gradient) path.transposed[type] = PackedMatrix<T>(weight, out, in, 1, out);
     }
 
-    // c (+)= a @ weights, of all paths; `a` and `c` are the first rows of the range.
+    // c (+)= a @ weights for all paths; `a` and `c` are the first rows of the range.
     template <bool TRANSPOSED>
     void run(Worker<T>& worker, Range nodes, const T* a, T* c) const {
         const Rows &from = TRANSPOSED ? out_.rows : x_.rows, &to = TRANSPOSED ? x_.rows : out_.rows;
@@ -187,8 +187,8 @@ private:
 
     const Operand &x_, &out_;
     int types_;
-    std::vector<Path> paths_;                  // by out
-    std::vector<std::size_t> order_;           // numbers of paths, by in
+    std::vector<Path> paths_;                  // sorted by out
+    std::vector<std::size_t> order_;           // numbers of paths, sorted by in
     std::vector<char> no_in_, no_out_, seen_;  // blocks without paths; types that are packed
     std::vector<Bias> biases_;
     bool typed_ = false, packed_ = false;

@@ -40,13 +40,14 @@ public:
     }
 
 private:
-    // Paths to one block whose matrices are all of types, or all not: one product. None: zeros.
+    // Paths to one block that form one product: either all have matrices by type, or none has.
+    // Without paths, the block is set to zero.
     struct Sum {
         std::size_t to = 0;  // block that is written
         bool typed = false;
         std::vector<std::size_t> paths;
-        std::size_t round = 0;  // among those that write the block
-        CudaMatrix<T> matrix;   // one path's rows after the other's
+        std::size_t round = 0;  // number among the sums that write the block
+        CudaMatrix<T> matrix;   // rows of all paths, path by path
     };
 
     void group_paths(bool back, std::vector<Sum>& sums) const {
@@ -79,7 +80,7 @@ private:
         }
     }
 
-    // Channels of a path's block.
+    // Channels of a path's block of x or out.
     int channels(std::size_t path, bool out) const {
         const auto& p = spec_.paths[path];
         return out ? out_.rows.blocks[p.out].mul : x_.rows.blocks[p.in].mul;
@@ -107,7 +108,7 @@ private:
                             1, stream);
     }
 
-    // Constants of blocks, several of one block summed; its first product adds them.
+    // Sums the constants of each block; the first product of the block adds them.
     void add_biases() {
         for (const auto& bias : spec_.biases) {
             const std::vector<T> value = spec_.fields.template read<T>(*bias.value);
@@ -125,11 +126,10 @@ private:
         }
     }
 
-    // Nodes of one type, as a part of the list by type.
+    // Nodes of one type: a part of DeviceEdges::by_type.
     struct Group {
         std::int32_t type, first, last;
     };
-    // Of every type that occurs.
     static std::vector<Group> groups(const DeviceEdges& edges, Range nodes) {
         std::vector<Group> found;
         const auto add = [&](const std::vector<std::int32_t>& first) {
@@ -141,7 +141,7 @@ private:
         return found;
     }
 
-    // c (+)= a @ weights of all paths. Those that write different blocks go side by side.
+    // c (+)= a @ weights for all paths. Sums to different blocks run in one launch.
     void run(const CudaWorker<T>& worker, Range nodes, bool back, const T* a, T* c) const {
         const Rows &from = back ? out_.rows : x_.rows, &to = back ? x_.rows : out_.rows;
         const bool accumulate = back ? x_.accumulate : out_.accumulate;

@@ -26,7 +26,7 @@ struct TypeRowsSpec : OpSpec {
 };
 const RegisterRowOp<TypeRowsSpec, TypeRows> type_rows{"type_rows"};
 
-// Row times a number, or times the number of its type.
+// out = x times a number, or times the number of the node's type.
 struct ScaleSpec : OpSpec {
     const Operand& x = input("x");
     const Operand& out = output("out");
@@ -87,7 +87,7 @@ struct NormalizeSpec : OpSpec {
 };
 const RegisterRowOp<NormalizeSpec, Normalize> normalize{"normalize"};
 
-// out = x * y, item by item; only scalars multiply to an irrep of their own.
+// out = x * y, item by item. Only products of scalars are equivariant.
 struct ProductSpec : OpSpec {
     const Operand& x = input("x", saved_for_backward);
     const Operand& y = input("y", saved_for_backward);
@@ -119,7 +119,7 @@ struct ProductSpec : OpSpec {
 };
 const RegisterRowOp<ProductSpec, Product> registered_product{"product"};
 
-// out is the sum of all inputs, one or more.
+// out is the sum of one or more inputs.
 struct SumSpec : OpSpec {
     const Operand& out = output("out");
 
@@ -135,7 +135,7 @@ struct SumSpec : OpSpec {
     void prepare(Sum<T>& a, const Keep&) const {
         a.width = out.rows.width;
     }
-    // In launches of SUM_TERMS; gradients that are not wanted are left out.
+    // A launch takes up to SUM_TERMS terms. Gradients that are not wanted are left out.
     template <typename T, class Rows, class Launch>
     void run(const Rows& rows, Sum<T> a, const Launch& launch) const {
         a.sum = rows.backward ? rows.gradient(out) : rows.value(out);

@@ -1,6 +1,6 @@
 // How much an atom resembles the reference atoms of its type in Grimme's D3 dispersion:
-//     w_a = exp(-steepness (cn - cn_a)^2) / sum_b exp(-steepness (cn - cn_b)^2),
-// 0 where the type has no reference a, whose number is negative.
+//     w_a = exp(-steepness (cn - cn_a)^2) / sum_b exp(-steepness (cn - cn_b)^2).
+// w_a is 0 if the type has no reference a, which a negative cn_a says.
 #include "engine/ops/node/row_op.hpp"
 
 namespace mdcg {

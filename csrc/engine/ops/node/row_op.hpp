@@ -1,12 +1,12 @@
 // Operations on rows of nodes that are written once, for hosts and devices.
 //
-// kernels/row_functions.hpp has a struct of arguments for each of them, whose members compute one
-// row. The specification of the operation says with which arguments:
-//     // What is the same in all steps. keep(pointer, values) stores an array where the functions
-//     // read it, and sets the pointer.
+// kernels/row_functions.hpp has a struct of arguments for each operation, whose members compute one
+// row. The specification of the operation has two members that fill this struct:
+//     // Sets arguments that are the same in all steps. keep(pointer, values) stores an array where
+//     // the functions read it, and sets the pointer.
 //     template <typename T, class Keep>
 //     void prepare(Arguments<T>& a, const Keep& keep) const;
-//     // Rows of one pass; calls launch(a).
+//     // Sets the rows of one pass, and calls launch(a).
 //     template <typename T, class Rows, class Launch>
 //     void run(const Rows& rows, Arguments<T> a, const Launch& launch) const;
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace mdcg {
 
-// The functions of a struct of arguments. One without a backward function takes the same for
-// gradients.
+// The functions of a struct of arguments. If it has no backward function, the forward function also
+// serves gradients.
 #define MDCG_ROW_FUNCTION_OF(NAME, ARGUMENTS, MEMBER, ROW)         \
     template <typename T>                                          \
     constexpr RowFunction MEMBER##_function(const ARGUMENTS<T>&) { \
@@ -47,7 +47,7 @@ struct NodeRows {
     std::int64_t count() const { return nodes.end - nodes.begin; }
     const std::int32_t* types() const { return step.types + nodes.begin; }
     auto* value(const Operand& operand) const { return rows(step.values, operand); }
-    // Null where none is wanted, and in a step without a backward pass.
+    // Null if the operand needs no gradient, or in a step without a backward pass.
     auto* gradient(const Operand& operand) const {
         return operand.needs_gradient ? rows(step.gradients, operand) : nullptr;
     }
@@ -63,7 +63,7 @@ private:
 struct OnHost {};
 struct OnDevice {};
 
-// What runs functions of rows.
+// Runs row functions on a host or a device.
 template <typename T, typename Place>
 class RowLauncher;
 
@@ -116,7 +116,7 @@ protected:
 private:
     struct Info {
         const char* name;
-        std::int64_t threads;  // of a row
+        std::int64_t threads;  // threads per row
     };
 #define MDCG_ROW_INFO(NAME, ARGUMENTS, MEMBER, ROW) Info{#NAME, THREADS_OF_A_##ROW},
     static constexpr std::int64_t THREADS_OF_A_WarpRow = 32, THREADS_OF_A_ThreadRow = 1,

@@ -27,7 +27,7 @@ namespace mdcg {
 
 namespace {
 
-// Calls body(node, visit) for local nodes, in turns of threads; visit(run_body) calls
+// Calls body(node, visit) for local nodes, which threads share. visit(run_body) calls
 // run_body(type, first point, run) for the runs of points within the cutoff.
 template <typename T, typename Body>
 void each_atom(const Worker<T>& worker, Range nodes, double cutoff, const Body& body) {
@@ -59,7 +59,7 @@ void each_atom(const Worker<T>& worker, Range nodes, double cutoff, const Body& 
     error.rethrow();
 }
 
-// The first `count` numbers of rows of nodes, number by number, for every point.
+// Writes found[b] [points] for b < `count`: number b of the row of each point's node.
 template <typename T, typename Number>
 void gather_points(const Worker<T>& worker, std::int64_t count, std::int64_t stride,
                    const Number* rows, std::vector<std::vector<double>>& found) {
@@ -81,7 +81,7 @@ void add_force(const Worker<T>& worker, std::int64_t node, const PairForce& forc
     for (int i = 0; i < 6; ++i) worker.virials[6 * node + i] -= force.virial[i];
 }
 
-// A length up to that of the package.
+// Reads a cutoff, which is at most r_max.
 double read_reach(const Fields& fields, double r_max) {
     const double cutoff = fields.number("cutoff");
     if (!(cutoff > 0 && cutoff <= r_max))
@@ -121,7 +121,7 @@ public:
         });
     }
 
-    // Each end of a pair takes the whole force from the derivatives of both.
+    // Each atom of a pair gets its whole force, from the derivatives of both atoms.
     void backward(Worker<T>& worker, Range nodes) const override {
         std::vector<double>& slopes = slopes_;
         slopes.assign(size(worker.graph->num_nodes), 0.0);
@@ -147,13 +147,13 @@ private:
     }
 
     const CoordinationSpec& spec_;
-    // of one evaluation, on the thread that has called
+    // results of one evaluation; only the calling thread changes these vectors
     mutable std::vector<double> slopes_;
     mutable std::vector<std::vector<double>> of_points_;
 };
 
 constexpr int COLUMN_THREADS = 256;
-constexpr int COLUMN_BYTES = 16;  // the shortest row that ghosts exchange
+constexpr int COLUMN_BYTES = 16;  // the shortest row that can be exchanged
 
 template <typename T>
 class CudaCoordination : public CudaOp<T> {
@@ -166,7 +166,7 @@ public:
         take_column_ = kernels.fixed("points.cuh", "take_column");
         radii_.upload(spec_.radii, stream);
     }
-    // Derivatives by coordination numbers, of all nodes, in rows that can be exchanged.
+    // Derivatives by the coordination numbers of all nodes, in rows that can be exchanged.
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
         return std::max<std::size_t>(1, size(graph.num_nodes)) * COLUMN_BYTES;
     }
@@ -242,7 +242,7 @@ struct DispersionSpec : OpSpec {
         if (kind == "zero") radii = fields.values<double>("radii", {n, n}, Content::constants);
         for (std::size_t i = 0; i < q.size(); ++i)
             for (std::size_t j = 0; j < q.size(); ++j) {
-                const double ratio = 3 * q[i] * q[j];  // of C8 and C6
+                const double ratio = 3 * q[i] * q[j];  // ratio of C8 to C6
                 if (!(q[i] > 0)) fields.fail("q", number_text(q[i]), "lengths over 0");
                 PairDamping pair{s6, 0, 0, s8 * ratio, 0, 0};
                 if (kind == "bj") {
@@ -279,7 +279,7 @@ public:
         }
     }
 
-    // One pass gives energies and forces, so the energies of a step with forces come with these.
+    // With forces, the backward pass computes energies, too, because one pass gives both.
     void forward(Worker<T>& worker, Range nodes) const override {
         if (!worker.with_gradient) run(worker, nodes, false);
     }
@@ -288,7 +288,7 @@ public:
 private:
     using Row = std::array<double, MAX_REFERENCES>;
 
-    // sum_a weight_a C6_ab of the types, by b.
+    // sum_a weight_a C6_ab for two types, by b.
     Row strengths(const T* weights, std::int64_t type, std::int64_t other) const {
         Row found{};
         const double* c6 =
@@ -342,11 +342,11 @@ private:
     }
 
     const DispersionSpec& spec_;
-    std::vector<int> references_;                         // [T] how many a type has
-    mutable std::vector<std::vector<double>> of_points_;  // of one evaluation
+    std::vector<int> references_;                         // [T] references of a type
+    mutable std::vector<std::vector<double>> of_points_;  // the points of one evaluation
 };
 
-constexpr std::size_t WEIGHT_BYTES = 64;  // of a row of weights, padded
+constexpr std::size_t WEIGHT_BYTES = 64;  // bytes of a padded row of weights
 
 template <typename T>
 class CudaDispersion : public CudaOp<T> {
@@ -369,8 +369,8 @@ public:
         c6_.upload(spec_.c6, stream);
         damping_.upload(spec_.damping, stream);
     }
-    // One pass gives energies, forces and gradients: the forward pass, after which energies are
-    // summed.
+    // The forward pass computes energies, forces and gradients, because energies are summed before
+    // the backward pass.
     void forward(CudaWorker<T>& worker, Range) const override {
         DispersionArguments<T> arguments{};
         arguments.points = worker.points->set();
@@ -400,7 +400,7 @@ public:
 
 private:
     const DispersionSpec& spec_;
-    int references_ = 1;  // that any type has
+    int references_ = 1;  // most references of a type
     DeviceArray<double> c6_;
     DeviceArray<PairDamping> damping_;
     CudaFunction energy_, gradient_;

@@ -1,6 +1,6 @@
-// Sums of a radial function over the neighbours: densities.
-//     out_i = sum_e cutoff act(radial(e)), where the cutoff is on the weights; else
-//     out_i = sum_e act(radial(e))
+// Densities: sums of a radial function over the neighbours,
+//     out_i = sum_e act(radial(e)), or, if the cutoff is on the weights,
+//     out_i = sum_e cutoff act(radial(e)).
 #include "kernels/edge_sum.hpp"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ namespace {
 
 struct EdgeSumSpec : OpSpec {
     const Operand& out = output("out");
-    RadialSpec radial;  // as the manifest has it
-    RadialSpec inner;   // without the cutoff outside of the activation
+    RadialSpec radial;  // from the manifest
+    RadialSpec inner;   // without the cutoff that multiplies the activation
     bool tanh_square = false;
 
     explicit EdgeSumSpec(const LayerEntry& given) : OpSpec(given) {

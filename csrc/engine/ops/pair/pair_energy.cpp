@@ -1,6 +1,6 @@
 // Energies of pairs: screened nuclear repulsion (Ziegler, Biersack, Littmark), with a cutoff,
 //     E_i += sum_e factor / r * sum_k c_k exp(-x_k r / a) * cutoff(r / r_max);
-// factor, a and r_max by types of receiver and sender [T][T] (r_max may be one number), x_k > 0.
+// factor, a and r_max are given by types of receiver and sender [T][T] (r_max may be one number).
 #include "kernels/pair_energy.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct PairEnergySpec : OpSpec {
         factor = fields.values<double>("factor", {n, n}, Content::constants);
         a = fields.values<double>("a", {n, n}, Content::constants);
         r_max = read_cutoffs(fields, given.info);
-        r_max.resize(a.size(), r_max[0]);  // [T][T] also where it is one number
+        r_max.resize(a.size(), r_max[0]);  // to [T][T], if it is one number
         coefficients = fields.numbers("coefficients");
         exponents = fields.numbers("exponents");
         if (coefficients.size() > limits::MAX_SCREENING_TERMS)
