@@ -320,10 +320,6 @@ private:
     mdcg::ListNumbers given_;  // numbers of the list, if the last call gave edges as arrays
 };
 
-}  // namespace
-
-namespace {
-
 void register_neighbors(py::module_& m) {
     py::register_exception<mdcg::GeometryError>(m, "GeometryError", PyExc_ValueError);
     using Held = SharedList::Held;

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from ..._version import __version__
 from ...plan.contraction import HostContractionPlan
-from ...plan.device import WARP, CudaPlan
+from ...plan.device import CudaPlan
 from ...plan.host import ITEMSIZE, HostPlan
 from ...problem import ConvProblem, Irreps, SymmetricContractionProblem
 from .tables import kernel_file
@@ -20,7 +20,6 @@ __all__ = [
     "CudaEntry",
     "CudaKernel",
     "HostKernel",
-    "argument_struct",
     "cuda_head",
     "engine_stride",
     "host_head",
@@ -29,7 +28,6 @@ __all__ = [
     "power_of_two",
     "resident_blocks",
     "scalar_type",
-    "store_lane_sums",
     "template",
     "title",
 ]
@@ -40,16 +38,6 @@ ENGINE_ROW_BYTES = 64
 # 32-bit registers of a multiprocessor, and the blocks that it can hold.
 _REGISTERS = 65536
 _MAX_BLOCKS = 32
-
-# C types of addresses; addresses without an entry here point to constant rows of T.
-_TYPES = {
-    **dict.fromkeys(("order", "row_ptr", "sender", "place", "types", "sender_type"), "const int*"),
-    **dict.fromkeys(("active", "num_active", "receiver", "node"), "const int*"),
-    **dict.fromkeys(("out", "dx", "dy", "dw", "dg", "de", "own"), "T*"),
-    "one_way": "const Long*",
-    "length": "const double*",
-    "places": "const mdcg::TableEntry*",
-}
 
 
 def engine_stride(mul: int, dtype: str) -> int:
@@ -189,20 +177,6 @@ def cuda_head(problem: ConvProblem, kernel: str, plan: CudaPlan, file: str) -> l
     ]
 
 
-def argument_struct(names: Iterable[str]) -> str:
-    """Print the type of the only parameter of CUDA kernels.
-
-    Names that start with ``n_`` are numbers, others are addresses.
-    """
-    fields = [
-        f"    Long {name};"
-        if name.startswith("n_")
-        else f"    {_TYPES.get(name, 'const T*')} __restrict__ {name};"
-        for name in names
-    ]
-    return "\n".join(["struct Arguments {", *fields, "};"])
-
-
 def resident_blocks(threads: int, registers: int) -> int:
     """Return how many blocks a multiprocessor has registers for; 0 if `registers` is 0."""
     if not registers:
@@ -218,19 +192,3 @@ def kernel_head(name: str, threads: int, blocks: int = 0, *, argument: str = "Ar
     """
     bounds = f"{threads}, {blocks}" if blocks else str(threads)
     return f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(const {argument} p) {{'
-
-
-def store_lane_sums(number: int, count: int, size: int, store: str) -> list[str]:
-    """Print the sum of array ``dy<number>`` over the lanes of a warp, and its store.
-
-    The array's length `size` is a power of two up to 32, and `count` of its values are stored: the
-    statement `store` takes ``{sum}``, the value of index ``{at}``.
-    """
-    lanes = WARP // size
-    guard = [f"lane % {lanes} == 0"] if lanes > 1 else []
-    guard += [f"lane < {count * lanes}"] if count < size else []
-    condition = f"if ({' && '.join(guard)}) " if guard else ""
-    return [
-        f"const T sum{number} = reduce(dy{number}, lane);",
-        condition + store.format(at=f"lane / {lanes}", sum=f"sum{number}"),
-    ]

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "core/integers.hpp"
 #include "engine/backend/cpu/simd.hpp"
 #include "engine/cpu_op.hpp"
 #include "engine/graph.hpp"
@@ -86,11 +87,6 @@ private:
         bool typed;
         AlignedArray<T> value;  // [types or 1][stride]
     };
-
-    template <typename N>
-    static std::size_t size(N n) {
-        return static_cast<std::size_t>(n);
-    }
 
     void add_path(const LinearSpec::Path& from, std::vector<T>&& weight) {
         Path path{};

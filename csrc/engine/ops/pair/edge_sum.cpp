@@ -62,15 +62,12 @@ private:
         const int outputs = out_.rows.blocks[0].mul, units = radial_.units();
         EdgeBlock<T> edges;
         T *hidden, *d_hidden;
-        double *cutoff, *cutoff_slope;
         char* work;
         const auto lay_out = [&](char* start) {
             Layout layout(start);
             edges.take(layout, CAPACITY);
             layout.take(hidden, CAPACITY * stride);
             layout.take(d_hidden, CAPACITY * stride);
-            layout.take(cutoff, CAPACITY);
-            layout.take(cutoff_slope, CAPACITY);
             layout.take(work, static_cast<std::int64_t>(radial_.work_bytes(CAPACITY)));
             return layout.bytes();
         };
