@@ -61,7 +61,7 @@ def short(function: Callable[[], Any]) -> None:
 def used() -> int:
     """Return the bytes that are allocated on all devices."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    Device().call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    Device().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     return total.value - free.value
 
 
