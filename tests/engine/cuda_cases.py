@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from mdcg.errors import DeviceError, KernelCompileError, UnsupportedProblemError
 from mdcg.package import Package
 
 from ..internals.internals import small_up_to
+from ..processes import printed_by
 from .capi import Exchange, Rank, library
 from .cuda_device import choose_devices
 from .programs import Array, graph, run
@@ -421,19 +419,6 @@ def test_wrong_geometries_leave_the_model_usable(tmp_path: Path) -> None:
         assert_equal(run(cuda, g), want)
 
 
-def child(code: str, **environment: str) -> str:
-    """Run Python in a process whose environment differs; return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def test_no_nvrtc(tmp_path: Path) -> None:
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     code = f"""
@@ -459,11 +444,13 @@ try:
 except _core.EngineError as error:
     print(error)
 """
-    said = child(code, MDCG_CACHE_DIR=str(tmp_path / "empty")).splitlines()
+    said = printed_by(code, MDCG_CACHE_DIR=str(tmp_path / "empty")).splitlines()
     for line in said[:2]:
         assert line.startswith("4 the NVRTC library named by MDCG_NVRTC_LIB cannot be used")
     assert said[2:] == ["True", "True"]  # repaired, the same model goes on
-    said = child(code, MDCG_CACHE_DIR=str(tmp_path / "other"), MDCG_DISABLE_JIT="1").splitlines()
+    said = printed_by(
+        code, MDCG_CACHE_DIR=str(tmp_path / "other"), MDCG_DISABLE_JIT="1"
+    ).splitlines()
     assert "MDCG_DISABLE_JIT=1 forbids compiling them" in said[0]
 
 
@@ -494,4 +481,4 @@ if os.fork() == 0:
 os.wait()
 print(os.read(read, 1000).decode())
 """
-    assert "which a forked process cannot use" in child(code)
+    assert "which a forked process cannot use" in printed_by(code)

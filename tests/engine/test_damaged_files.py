@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from mdcg import _core
 from mdcg.errors import PackageError
 from mdcg.package import Package
 
+from ..processes import printed_by
 from ..signing import signed
 from .small_package import SmallPackage
 from .test_program import two_layers
@@ -53,12 +52,9 @@ def refused(path: Path, message: str = ".") -> None:
 
 
 def isolated(code: str, *arguments: object) -> str:
-    """Run code in a process of its own, which may crash, with 6 GB; return what it prints."""
+    """Run code in a process of its own with 6 GB; return what it prints."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))\n"
-    command = [sys.executable, "-W", "ignore", "-c", limit + code, *map(str, arguments)]
-    done = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr or f"exit status {done.returncode}: {done.stdout}"
-    return done.stdout
+    return printed_by(limit + code, *arguments)
 
 
 # ---- the digest ----

@@ -22,6 +22,7 @@ from mdcg.cli.main import main
 from mdcg.errors import KernelCompileError, PackageError, UnsupportedProblemError
 from mdcg.package.kernel_file import cache_kernels, compile_kernels
 
+from ..processes import printed_by
 from .capi import Rank
 from .kernel_files import altered, cached, manifest_of, plant, with_code
 from .programs import graph, run
@@ -258,14 +259,8 @@ for _ in range(2):
     model.prepare()
     print(model.summary())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(package)],
-        env={**os.environ, "MDCG_CACHE_DIR": str(tmp_path / "file/cache"), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, second = done.stdout.splitlines()
+    places = {"MDCG_CACHE_DIR": str(tmp_path / "file/cache"), "TMPDIR": str(tmp_path)}
+    first, second = printed_by(code, package, **places).splitlines()
     assert " made in " in first
     assert "cached" in second
     assert "cannot be written (" in first
@@ -489,5 +484,4 @@ def test_cached_kernels_are_found_without_torch(package: Path) -> None:
         f"assert main(['kernels', {str(package)!r}, '--target', 'native']) == 0\n"
         "print(*sorted({'torch', 'ase', 'e3nn'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.splitlines() == [str(path), ""], done.stderr
+    assert printed_by(code).splitlines() == [str(path), ""]
