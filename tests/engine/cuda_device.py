@@ -119,10 +119,11 @@ class Device(Driver):
         """Return what is there, of shape and type of `like`."""
         return self.fetch(ctypes.c_void_p(address), like)
 
-    def free_bytes(self) -> int:
+    def memory(self) -> tuple[int, int]:
+        """Return free bytes and those of the device."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-        return free.value
+        return free.value, total.value
 
     def release(self) -> None:
         for address in self.allocated:

@@ -305,25 +305,3 @@ def test_single_precision(checkpoint: Any, tmp_path: Path, kernels: str) -> None
         check = verify_package(output, model, kernels=kernels)
         assert check.dtype == "float32"
         assert check.passed, str(check)
-
-
-@pytest.mark.parametrize(
-    ("first", "rest"),
-    [
-        ("RealAgnosticInteractionBlock", "RealAgnosticResidualInteractionBlock"),
-        ("RealAgnosticDensityInteractionBlock", "RealAgnosticDensityResidualInteractionBlock"),
-        ("RealAgnosticAttResidualInteractionBlock",) * 2,
-        ("RealAgnosticResidualNonLinearInteractionBlock",) * 2,
-    ],
-)
-@pytest.mark.parametrize("settings", [{}, {"apply_cutoff": False, "distance_transform": "Agnesi"}])
-def test_engine_in_double_precision(
-    first: str, rest: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
-    model = build_model(first, rest, **settings)
-    convert_model(model).save(tmp_path / "a.mdcg")
-    check = verify_package(tmp_path / "a.mdcg", model, kernels="generic", atol_forces=1e-10)
-    assert check.passed, str(check)
-    for row in check.deviations:
-        if row.quantity == "energy":
-            assert row.error < 1e-11
