@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -23,8 +21,6 @@ from mdcg.ops.host import HostKernels, host_kernels
 from mdcg.ops.reference import conv_reference, tensor_product_reference
 from mdcg.plan import CudaPlan, HostPlan
 from mdcg.problem import ConvProblem, Irreps
-
-from ..processes import printed_by
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -346,33 +342,6 @@ def e3nn_version() -> tuple[int, ...]:
     from importlib.metadata import version
 
     return tuple(int(part) for part in version("e3nn").split(".")[:3])
-
-
-def child_environment(**changes: str | None) -> dict[str, str]:
-    """Return an environment in which children can ``import helpers``; None removes a variable."""
-    values = {**os.environ, "OMP_NUM_THREADS": "1"}
-    values["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    for name, value in changes.items():
-        values.pop(name, None)
-        if value is not None:
-            values[name] = value
-    return values
-
-
-def run_python(code: str, *arguments: str, **variables: str | None) -> str:
-    """Return what code prints in a process that can ``import helpers``."""
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    return printed_by(code, *arguments, **{"OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables})
-
-
-def printed_everywhere(code: str) -> str:
-    """Return what code prints, the same with any seed of hashes and on any kind of processor."""
-    printed = {
-        run_python(code, PYTHONHASHSEED=seed, OPENBLAS_CORETYPE=processor).strip()
-        for seed, processor in (("0", None), ("1", "Prescott"), ("2", "Haswell"))
-    }
-    assert len(printed) == 1
-    return printed.pop()
 
 
 def random_rotation(rng: np.random.Generator) -> np.ndarray[Any, Any]:

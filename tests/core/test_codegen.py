@@ -13,7 +13,7 @@ from mdcg.errors import UnsupportedProblemError
 from mdcg.plan.table_conv import TableConvPlan, TableConvTile
 from mdcg.problem import ConvProblem
 
-from .helpers import printed_everywhere
+from ..processes import printed_everywhere
 
 
 def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:

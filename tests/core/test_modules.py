@@ -23,13 +23,13 @@ from mdcg.ops.host import host_device
 from mdcg.plan import plan_host
 from mdcg.problem import ConvProblem
 
+from ..processes import run_python
 from .helpers import (
     compile_ahead,
     generator,
     mixed_problem,
     random_graph,
     random_operands,
-    run_python,
     small_problem,
     usual_specs,
 )

@@ -15,7 +15,8 @@ from mdcg import _core
 from mdcg.codegen import emit_host
 from mdcg.plan import HostDevice, plan_host
 
-from .helpers import child_environment, mixed_problem, run_python, usual_specs
+from ..processes import child_environment, run_python
+from .helpers import mixed_problem, usual_specs
 
 PACKAGE = Path(__file__).parents[1] / "data" / "mace_water_float64.mdcg"
 

@@ -19,7 +19,7 @@ from mdcg import KernelCompileError, _core, env
 from mdcg.runtime.cache import cache_dir, cache_size, clear_cache
 from mdcg.runtime.compiler import find_compiler, load_host_kernel, statistics
 
-from .helpers import run_python
+from ..processes import run_python
 
 TARGET = "generic"
 
