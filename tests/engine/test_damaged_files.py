@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from mdcg import _core
-from mdcg.errors import PackageError
 from mdcg.package import Package
 
 from ..processes import printed_by
-from ..signing import signed
+from ..signing import joined, signed, split
+from .programs import refused
 from .small_package import SmallPackage
 from .test_program import two_layers
 from .test_threads import rows, tables
@@ -25,30 +25,6 @@ from .test_threads import rows, tables
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 MACE = DATA / "mace_water_float32.mdcg"
-
-
-def split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return header and tensors of a file."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    return json.loads(data[8:start]), data[start:]
-
-
-def joined(header: dict[str, Any], tensors: bytes) -> bytes:
-    raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    return len(raw).to_bytes(8, "little") + raw + tensors
-
-
-def refused(path: Path, message: str = ".") -> None:
-    """See that both readers refuse a file with one sentence."""
-    for reader in (
-        lambda: _core.Model(str(path), kernels="generic"),
-        lambda: Package.open(path),
-    ):
-        with pytest.raises((_core.EngineError, PackageError), match=message) as error:
-            reader()
-        assert path.name in str(error.value)
-        assert "\n" not in str(error.value)
-        assert getattr(error.value, "kind", 2) == 2
 
 
 def isolated(code: str, *arguments: object) -> str:
@@ -281,15 +257,13 @@ import copy, json, sys
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[2])
-from signing import signed
+from signing import signed, split
 from mdcg import _core
 from mdcg.errors import PackageError
 from mdcg.package import Package
 
 source, folder, count = Path(sys.argv[1]), Path(sys.argv[3]), int(sys.argv[4])
-data = source.read_bytes()
-start = 8 + int.from_bytes(data[:8], "little")
-header, tensors = json.loads(data[8:start]), data[start:]
+header, tensors = split(source.read_bytes())
 original = json.loads(header["__metadata__"]["mdcg"])
 rng = np.random.default_rng(int(sys.argv[5]))
 STRANGE = [
@@ -416,8 +390,7 @@ assert peak < 500_000
 def test_files_that_only_claim_to_be_large(tmp_path: Path) -> None:
     """They were read whole before their first bytes were looked at."""
     data = MACE.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8:start])["__metadata__"]
+    metadata = split(data)[0]["__metadata__"]
     zeros = {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}
     begins = {
         "zeros": b"",
