@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
+
+
+def split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return header and tensors of a file."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:start]), data[start:]
+
+
+def joined(header: dict[str, Any], tensors: bytes) -> bytes:
+    raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    raw += b" " * (-len(raw) % 8)
+    return len(raw).to_bytes(8, "little") + raw + tensors
 
 
 def signed(data: bytes) -> bytes:
@@ -11,23 +24,17 @@ def signed(data: bytes) -> bytes:
 
     Bytes that are no package, for example with a header that is no JSON, are returned unchanged.
     """
-    start = 8 + int.from_bytes(data[:8], "little")
-    if start > len(data):
-        return data
     try:
-        header = json.loads(data[8:start])
+        header, tensors = split(data)
         metadata = header.pop("__metadata__")
         text = metadata.get("mdcg") or metadata["mdcg_kernels"]
         covered = text.encode()
         if "mdcg" not in metadata or json.loads(text).get("format") != 1:
             covered += b"\0" + index(header)
-        metadata["sha256"] = hashlib.sha256(covered + data[start:]).hexdigest()
-        header = {"__metadata__": metadata, **header}
-        raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        metadata["sha256"] = hashlib.sha256(covered + tensors).hexdigest()
+        return joined({"__metadata__": metadata, **header}, tensors)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return data
-    raw += b" " * (-len(raw) % 8)
-    return len(raw).to_bytes(8, "little") + raw + data[start:]
 
 
 def index(header: dict[str, dict[str, list[int]]]) -> bytes:

@@ -16,15 +16,17 @@ from mdcg.package.verification import verify_package
 from mdcg.patch import load_model
 
 DATA = Path(__file__).resolve().parents[1] / "data"
-CHECKPOINTS = ["mace_water_e3nn044.model", "mace_alloy_density_e3nn044.model"]
+CHECKPOINTS = [
+    ("mace_water_e3nn044.model", "float64"),
+    ("mace_alloy_density_e3nn044.model", "float32"),
+]
 if importlib.util.find_spec("nequip") is not None:
-    CHECKPOINTS += ["nequip_water.ckpt", "nequip_alloy.ckpt"]
+    CHECKPOINTS += [("nequip_water.ckpt", "float32"), ("nequip_alloy.ckpt", "float64")]
 #: Of float64, as a part of the limits of verify_package. Found: 0.013 for short pairs, else 0.001.
 LIMIT = 0.03
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize(("name", "dtype"), CHECKPOINTS)
 def test_checkpoints(name: str, dtype: str, tmp_path: Path) -> None:
     model, path = load_model(DATA / name), tmp_path / "model.mdcg"
     convert_model(model, ConversionOptions(dtype=dtype)).save(path)
@@ -38,7 +40,7 @@ def test_checkpoints(name: str, dtype: str, tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """Nothing falls back to the CPU."""
-    model = load_model(DATA / CHECKPOINTS[0])
+    model = load_model(DATA / CHECKPOINTS[0][0])
     convert_model(model).save(tmp_path / "a.mdcg")
     with pytest.raises(VerificationError, match=r"does not open the package: .*'cuda:99'"):
         verify_package(tmp_path / "a.mdcg", model, device="cuda:99")

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from mdcg.codegen import KernelSpec, emit_cuda
+from mdcg.codegen import KernelSpec
 from mdcg.ops import conv, tensor_product
 from mdcg.ops.host import HostKernels, host_kernels
 from mdcg.ops.reference import conv_reference, tensor_product_reference
@@ -347,68 +342,6 @@ def e3nn_version() -> tuple[int, ...]:
     from importlib.metadata import version
 
     return tuple(int(part) for part in version("e3nn").split(".")[:3])
-
-
-def child_environment(**changes: str | None) -> dict[str, str]:
-    """Return an environment in which children can ``import helpers``; None removes a variable."""
-    values = {**os.environ, "OMP_NUM_THREADS": "1"}
-    values["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    for name, value in changes.items():
-        values.pop(name, None)
-        if value is not None:
-            values[name] = value
-    return values
-
-
-def run_python(code: str, *args: str, **env: str | None) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter, in :func:`child_environment`."""
-    command = [sys.executable, "-c", code, *args]
-    return subprocess.run(
-        command, env=child_environment(**env), capture_output=True, text=True, check=False
-    )
-
-
-def printed_everywhere(code: str) -> str:
-    """Return what code prints, the same with any seed of hashes and on any kind of processor."""
-    printed = {
-        run_python(code, PYTHONHASHSEED=seed, OPENBLAS_CORETYPE=processor).stdout.strip()
-        for seed, processor in (("0", None), ("1", "Prescott"), ("2", "Haswell"))
-    }
-    assert len(printed) == 1
-    return printed.pop()
-
-
-def check_cuda_texts(problem: ConvProblem, plan: CudaPlan, specs: Collection[KernelSpec]) -> None:
-    """Check that kernels' text is that of problem and plan read back, and differs by pass."""
-    texts = {spec: emit_cuda(problem, plan, spec).source for spec in specs}
-    again = ConvProblem.from_json(problem.to_json())
-    copy = CudaPlan.from_json(plan.to_json())
-    assert copy == plan
-    for spec, text in texts.items():
-        assert emit_cuda(again, copy, spec).source == text
-        assert text.startswith("// mdcg ")
-        assert "#include" not in text
-    assert len(set(texts.values())) == len(specs)
-
-
-def printed_tables(text: str) -> dict[str, dict[str, Any]]:
-    """Return the constants of the structs in a kernel's text, by struct and name."""
-    found = {}
-    for name, body in re.findall(r"^struct (\w+)[^{;\n]*\{  //.*?\n(.*?)^\};", text, re.S | re.M):
-        members = re.findall(r"static constexpr \w+ (\w+)(?:\[\])? = ([^;]*);", body)
-        found[name] = {member: _printed_value(value) for member, value in members}
-    return found
-
-
-def _printed_value(text: str) -> Any:
-    number = re.fullmatch(r"-?0x[0-9a-f.]+p[+-]\d+", text)
-    if number:
-        return float.fromhex(text)
-    if text.startswith("{"):
-        exact = re.sub(r"-?0x[0-9a-f.]+p[+-]\d+", lambda n: repr(float.fromhex(n[0])), text)
-        exact = exact.replace("true", "True").replace("false", "False")
-        return ast.literal_eval(exact.replace("{", "[").replace("}", "]"))
-    return {"true": True, "false": False}.get(text) if text in ("true", "false") else int(text)
 
 
 def random_rotation(rng: np.random.Generator) -> np.ndarray[Any, Any]:

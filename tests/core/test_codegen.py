@@ -7,48 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import mdcg
-from mdcg.codegen import HostKernel, KernelSpec, emit_host
-from mdcg.codegen.common.emit import template
 from mdcg.codegen.conv.table import LEAST_SHARED, emit_table_conv
 from mdcg.codegen.conv.table_blocks import GROUP, MAX_STREAMS
 from mdcg.errors import UnsupportedProblemError
-from mdcg.plan import HostDevice, HostPlan, plan_host
 from mdcg.plan.table_conv import TableConvPlan, TableConvTile
 from mdcg.problem import ConvProblem
 
-from .helpers import ALL, mixed_problem, printed_everywhere, small_problem, usual_specs
-
-V3 = HostDevice("x86-64-v3", l2_bytes=1024 * 1024)
-
-UVU = ConvProblem.build(
-    "8x0e+8x1o", "0e+1o", "8x0e+8x1o", [(0, 0, 0), (0, 1, 1), (1, 0, 1, "uvu", False), (1, 1, 0)]
-)
-UVW = ConvProblem.build("3x1o", "2x1o", "5x0e+3x1e", [(0, 0, 0, "uvw"), (0, 0, 1)], dtype="float64")
-
-CASES = {
-    "uvu_forward": (UVU, KernelSpec("forward", True)),
-    "uvu_backward": (UVU, KernelSpec("backward", True, ("x", "y", "w"))),
-    "uvu_double_backward": (UVU, KernelSpec("double_backward", True, ALL, ("x", "y", "w"))),
-    "uvu_backward_paired": (UVU, KernelSpec("backward", True, ("x", "y", "w"), paired=True)),
-    "uvw_forward": (UVW, KernelSpec("forward", True)),
-    "uvw_backward_rows": (UVW, KernelSpec("backward", False, ("x", "w"))),
-}
-
-
-def emitted(problem: ConvProblem, spec: KernelSpec) -> HostKernel:
-    return emit_host(problem, plan_host(problem, V3), spec)
-
-
-def without_prelude(source: str) -> str:
-    """Return what is generated, without the vector type that is the same file in every kernel."""
-    prelude = template("common/host_prelude.hpp")
-    assert source.count(prelude) == 1
-    return source.replace(prelude, "// (prelude.hpp)\n").replace(mdcg.__version__, "VERSION")
-
-
-def without_header(source: str) -> str:
-    return "\n".join(source.splitlines()[3:])
+from ..processes import printed_everywhere
 
 
 def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:
@@ -56,15 +21,17 @@ def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:
     code = (
         "import hashlib, numpy\n"
         "from helpers import mixed_problem, usual_specs\n"
-        "from mdcg.codegen import emit_host\n"
+        "from mdcg.codegen import emit_cuda, emit_host\n"
         "from mdcg.codegen.contraction.program import ContractionSpec\n"
         "from mdcg.codegen.contraction.host import emit_contraction_host\n"
-        "from mdcg.plan import HostDevice, plan_host\n"
+        "from mdcg.plan import CudaDevice, HostDevice, plan_cuda, plan_host\n"
         "from mdcg.plan.contraction import plan_contraction_host\n"
         "from mdcg.problem import FoldedTensors, wigner_3j\n"
         "problem, device = mixed_problem(), HostDevice('x86-64-v3')\n"
         "plan = plan_host(problem, device)\n"
         "text = ''.join(emit_host(problem, plan, s).source for s in usual_specs())\n"
+        "plan = plan_cuda(problem, CudaDevice(90))\n"
+        "text += ''.join(emit_cuda(problem, plan, s).source for s in usual_specs())\n"
         "shape = (3, 9, 9, 9, 6)\n"
         "tensor = numpy.random.default_rng(0).integers(-3, 4, size=shape).astype(float)\n"
         "sides = ('4x0e+4x1o+4x2e', '4x1o')\n"
@@ -76,94 +43,6 @@ def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:
         "print(hashlib.sha256(text.encode() + constants).hexdigest())\n"
     )
     assert len(printed_everywhere(code)) == 64
-
-
-def test_different_kernels_have_different_text() -> None:
-    specs = [
-        *usual_specs(),
-        KernelSpec("backward", True, ("x",)),
-        KernelSpec("backward", True, ("y",)),
-        KernelSpec("double_backward", True, ("w",), ("y",)),
-        KernelSpec("double_backward", True, ("w",), ("x",)),
-    ]
-    problems = [
-        mixed_problem(),
-        mixed_problem(layout="ir_mul"),
-        mixed_problem(dtype="float64"),
-        mixed_problem(shared_weights=True),
-        mixed_problem(flipped=((1, 1, 1),)),
-        mixed_problem(rounded=((1, 1, 1),)),
-    ]
-    texts = {without_header(emitted(p, s).source) for p in problems for s in specs}
-    assert len(texts) == len(problems) * len(specs)
-
-
-@pytest.mark.parametrize("spec", usual_specs(), ids=str)
-def test_constants_are_exact(spec: KernelSpec) -> None:
-    """Coefficients are written as hexadecimal floats: no digit is lost, in any locale."""
-    source = without_header(emitted(mixed_problem(dtype="float64"), spec).source)
-    literals = re.findall(r"splat\(T\(([^)]*)\)\)", source)
-    assert literals
-    for literal in literals:
-        assert literal.startswith("0x1.")
-        assert float.fromhex(literal) > 0
-
-
-def test_gradients_not_wanted_leave_no_code() -> None:
-    problem = small_problem()
-    everything = without_prelude(emitted(problem, KernelSpec("backward", True, ALL[:3])).source)
-    only_x = emitted(problem, KernelSpec("backward", True, ("x",)))
-    assert {"dx", "dx_rows"} <= set(only_x.arguments)
-    assert not {"dy", "dw"} & set(only_x.arguments)
-    text = without_prelude(only_x.source)
-    for name in ("attribute_gradient", "dwv", "dw_base", "dy_base"):
-        assert name not in text
-        assert name in everything
-
-
-@pytest.mark.parametrize("spec", usual_specs(), ids=str)
-def test_scratch_grows_with_the_problem(spec: KernelSpec) -> None:
-    small, wide = emitted(small_problem(), spec), emitted(WIDE, spec)
-    assert small.scratch_bytes % 64 == 0
-    # scratch of a backward convolution holds no channels, only nonzeros
-    channels = spec.kind == "forward" or not spec.conv
-    assert wide.scratch_bytes > small.scratch_bytes if channels else wide.scratch_bytes > 0
-    assert (wide.packed_in1, wide.packed_out) == (8 * small.packed_in1, 8 * small.packed_out)
-
-
-WIDE = ConvProblem.build(
-    "64x0e+64x1o", "0e+1o", "64x0e+64x1o", [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)]
-)
-
-
-def test_packed_rows_hold_whole_vectors() -> None:
-    problem = ConvProblem.build("5x0e+3x1o", "0e", "5x0e+3x1o", [(0, 0, 0), (1, 0, 1)])
-    kernel = emit_host(problem, HostPlan("x86-64-v3", 4, 16), KernelSpec("forward", True))
-    assert kernel.packed_in1 == 8 + 3 * 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("sideways", True),
-            "kernel kind is 'sideways', expected one of forward, backward, double",
-        ),
-        (("backward", True, ("w", "x")), r"\('w', 'x'\) must be distinct, in the order x, y, w, g"),
-        (("backward", True, ("x", "x")), "must be distinct"),
-        (("double_backward", True, ("x",), ("y", "x")), "must be distinct"),
-    ],
-)
-def test_bad_specs_are_refused(arguments: tuple[object, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        KernelSpec(*arguments)  # type: ignore[arg-type]
-
-
-def test_names_of_specs() -> None:
-    assert str(KernelSpec("forward", False)) == "tp_forward"
-    assert str(KernelSpec("backward", True, ("x", "w"))) == "conv_backward_wants_xw"
-    spec = KernelSpec("double_backward", True, ("w", "g"), ("x", "y"))
-    assert str(spec) == "conv_double_backward_given_xy_wants_wg"
 
 
 @pytest.mark.parametrize(
@@ -253,38 +132,6 @@ def test_shared_memory_of_older_devices(dtype: str) -> None:
         emit_table_conv(
             problem, "backward", wants_x=True, normalization="component", most_shared=9999
         )
-
-
-@pytest.mark.parametrize(
-    ("kind", "channels", "edges"),
-    [("forward", ["1", "2"], ["2", "2"]), ("backward", ["2", "2"], [])],
-)
-def test_what_lanes_take_at_a_time(kind: str, channels: list[str], edges: list[str]) -> None:
-    """Channels, and edges of an iteration, of which forward has two.
-
-    The vectors and the scalars of the second layer of MACE medium: the longest kernel comes first.
-    """
-    paths = [(0, l, l) for l in range(4)]
-    paths += [(1, 1, 4), (1, 0, 5), (1, 2, 6), (1, 1, 7), (1, 3, 8), (1, 2, 9)]
-    out = "128x0e+128x1o+128x2e+128x3o+128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
-    problem = ConvProblem.build("128x0e+128x1o", "0e+1o+2e+3o", out, paths, layout="ir_mul")
-    kernel = emit_table_conv(problem, kind, wants_x=True, normalization="component")
-    assert constants(kernel.source, "CHANNELS") == channels
-    assert constants(kernel.source, "EDGES_AT_ONCE") == edges
-    assert constants(kernel.source, "DIM") == ["3", "1"]
-
-
-def test_vectors_in_double_precision_are_divided_between_two_kernels() -> None:
-    """Of one stream: the first stores gradients of the features, the second adds to them."""
-    paths = [(1, 1, 0), (1, 0, 1), (1, 2, 2), (1, 1, 3), (1, 3, 4), (1, 2, 5)]
-    out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
-    problem = ConvProblem.build(
-        "128x0e+128x1o", "0e+1o+2e+3o", out, paths, layout="ir_mul", dtype="float64"
-    )
-    kernel = emit_table_conv(problem, "backward", wants_x=True, normalization="component")
-    assert [entry.stream for entry in kernel.entries] == [0, 0]
-    assert constants(kernel.source, "IS_FIRST_OF_INPUT") == ["true", "false"]
-    assert constants(kernel.source, "DIM") == ["3", "3"]
 
 
 @pytest.mark.parametrize("kind", ["forward", "backward"])

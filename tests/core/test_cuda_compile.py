@@ -5,13 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from benchmark.cases import CASES
 
 from mdcg.codegen import KernelSpec, emit_cuda
+from mdcg.errors import UnsupportedProblemError
 from mdcg.plan import (
     CudaDevice,
     CudaPlan,
     CudaTile,
+    CudaUvwTile,
     HostDevice,
     HostPlan,
     plan_cuda,
@@ -19,10 +20,10 @@ from mdcg.plan import (
 )
 from mdcg.plan.contraction import CudaContractionPlan, HostContractionPlan
 from mdcg.problem import ConvProblem
-from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
+from mdcg.runtime.nvrtc import compile_cuda
 
 from ..covering import covering
-from .helpers import check_cuda_texts, printed_tables
+from .helpers import mixed_problem, usual_specs
 
 SPECS = (
     KernelSpec("forward", True),
@@ -42,15 +43,8 @@ def small(mul: int = 8, **options: object) -> ConvProblem:
     return ConvProblem.build(rows, "0e+1o", rows, PATHS, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def architectures() -> list[int]:
-    return find_nvrtc()[0].architectures  # the tests' own requirements bring it
-
-
 @covering(dtype=["float32", "float64"], layout=["mul_ir", "ir_mul"], shared_weights=[False, True])
-def test_every_pass_compiles(
-    dtype: str, layout: str, shared_weights: bool, architectures: list[int]
-) -> None:
+def test_every_pass_compiles(dtype: str, layout: str, shared_weights: bool) -> None:
     problem = small(5, dtype=dtype, layout=layout, shared_weights=shared_weights)
     plan = plan_cuda(problem, CudaDevice(90))
     kernels = [
@@ -58,55 +52,19 @@ def test_every_pass_compiles(
         for spec in SPECS
         for deterministic in (False, True)
     ]
+    mixed = mixed_problem(dtype=dtype, layout=layout, shared_weights=shared_weights)
+    of_mixed = plan_cuda(mixed, CudaDevice(90)).with_changes(deterministic=dtype == "float64")
+    kernels += [emit_cuda(mixed, of_mixed, spec) for spec in usual_specs()]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda kernel: compile_cuda(kernel.source, plan.target), kernels))
 
 
-def test_text_depends_on_problem_plan_and_pass_alone() -> None:
-    problem = CASES["mace-medium-l2"].problem()
-    plan = plan_cuda(problem, CudaDevice(90))
-    check_cuda_texts(problem, plan, SPECS)
-
-
-def test_every_path_is_in_one_kernel_each() -> None:
-    """Weight columns that the kernels read are all columns, each once."""
-    problem = CASES["nequip-lips"].problem()
-    for warps in (1, 2, 8):
-        tile = CudaTile(channels=2, components=24, warps=warps)
-        plan = CudaPlan(90, tile, tile, tile)
-        kernel = emit_cuda(problem, plan, SPECS[0])
-        tables = [printed_tables(text) for text in kernel.programs]
-        tasks = [t for found in tables for name, t in found.items() if name.startswith("Task")]
-        columns = [column for task in tasks for column in task["WEIGHT_COLUMN"]]
-        assert sorted(columns) == sorted(problem.weight_offsets)
-        assert all(entry.threads <= max(32 * warps, 32) for entry in kernel.entries)
-        assert all(entry.shared_bytes <= 48 * 1024 for entry in kernel.entries)
-
-
-def test_deterministic_kernels_add_nothing_to_shared_results() -> None:
-    """Blocks write what is theirs: no atomic addition but those of one task per kernel."""
-    problem = CASES["nequip-lips"].problem()
-    tile = CudaTile(channels=2, components=6, warps=8)
-    plan = CudaPlan(90, tile, tile, tile)
-    sharing = {}
-    for deterministic in (False, True):
-        used = plan.with_changes(deterministic=deterministic)
-        kernel = emit_cuda(problem, used, SPECS[2])
-        sharing[deterministic] = False
-        for found in map(printed_tables, kernel.programs):
-            assert found["Pass"]["DETERMINISTIC"] == deterministic
-            tasks = [task for name, task in found.items() if name.startswith("Task")]
-            rows = [row for task in tasks for row in task["DX_START"]]
-            outputs = [output[0] for task in tasks for output in task["OUTPUT"]]
-            sharing[deterministic] |= len(rows + outputs) > len(set(rows)) + len(set(outputs))
-    assert sharing == {False: True, True: False}
-
-
-def test_vector_atomics_are_used_where_the_device_has_them() -> None:
-    problem = CASES["mace-medium-l1"].problem()
-    for capability, flag in ((80, 0), (90, 1), (100, 1)):
-        plan = plan_cuda(problem, CudaDevice(capability))
-        assert f"#define MDCG_VECTOR_ATOMICS {flag}\n" in emit_cuda(problem, plan, SPECS[2]).source
+def test_too_many_copies_are_refused_in_one_sentence() -> None:
+    problem = ConvProblem.build("4x0e", "20000x0e", "3x0e", [(0, 0, 0, "uvw")])
+    with pytest.raises(UnsupportedProblemError, match=r"20000 copies .* split the block"):
+        emit_cuda(
+            problem, plan_cuda(problem, CudaDevice(90)), KernelSpec("backward", False, ("x",))
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,6 +82,14 @@ def test_vector_atomics_are_used_where_the_device_has_them() -> None:
 def test_impossible_tiles_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="tile has"):
         CudaTile(**{"channels": 2, "components": 64, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields", [{"warps": 3}, {"warps": 32}, {"words": 0}, {"scratch": 0}, {"registers": 256}]
+)
+def test_impossible_tiles_of_weight_matrices_are_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="uvw tile has"):
+        CudaUvwTile(**fields)
 
 
 def test_a_plan_for_another_device_is_refused() -> None:

@@ -11,10 +11,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from mdcg.errors import DeviceError
-from mdcg.ops import conv, tensor_product
+from mdcg.ops import conv
 from mdcg.ops.reference import conv_reference
-from mdcg.plan import CudaDevice, plan_cuda
 from mdcg.problem import ConvProblem
 
 pytestmark = [
@@ -126,14 +124,6 @@ def test_several_devices_in_one_process() -> None:
         assert [got[0].device.index for got in found] == [1, 0, 1]
         for got in found:
             close(got, expected)
-
-
-def test_a_plan_for_another_device_is_refused() -> None:
-    problem = small(8, "float32")
-    other = 80 if torch.cuda.get_device_capability() != (8, 0) else 90
-    x, y, w, _, sender, receiver = inputs(problem, 0)
-    with pytest.raises(DeviceError, match=r"cannot be loaded on CUDA device 0 .*give a plan for"):
-        conv(problem, x, y, w, sender, receiver, plan=plan_cuda(problem, CudaDevice(other)))
 
 
 # -- captured graphs ------------------------------------------------------------------------------
@@ -272,26 +262,6 @@ def test_very_small_graphs(nodes: int, edges: int, index: torch.dtype) -> None:
     values = inputs(problem, 3, nodes=nodes, edges=edges)
     values[4:] = [t.to(index) for t in values[4:]]
     close(passes(problem, values), passes(problem, values, conv_reference))
-
-
-def test_isolated_nodes_get_exact_zeros() -> None:
-    problem = small(33)
-    values = inputs(problem, 4)
-    values[4] = values[4].clamp(max=NODES - 5)
-    out, dx, *_ = passes(problem, values)
-    assert not out[-1:].any()
-    assert not dx[NODES - 4 :].any()
-    close([out, dx], passes(problem, values, conv_reference)[:2])
-
-
-def test_an_empty_batch() -> None:
-    problem = small(5)
-    x, y, w, *_ = inputs(problem, 0, nodes=0, edges=0)
-    operands = [t.requires_grad_() for t in (x, y, w)]
-    out = tensor_product(problem, *operands)
-    assert out.shape == (0, problem.irreps_out.dim)
-    for gradient, operand in zip(torch.autograd.grad(out.sum(), operands), operands, strict=True):
-        assert gradient.shape == operand.shape
 
 
 @pytest.mark.skipif(

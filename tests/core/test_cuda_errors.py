@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +12,8 @@ import pytest
 from mdcg.errors import KernelCompileError
 from mdcg.runtime.compiler import find_compiler
 from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
+
+from ..processes import printed_by
 
 # A driver with one device of compute capability 9.0. $FAKE names the function that fails and its
 # status; load counts how often code was loaded.
@@ -121,18 +121,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(script: str, folder: Path, tmp_path: Path, **variables: str) -> object:
     """Run a script in a process whose CUDA driver is the one in the folder."""
-    result = subprocess.run(
-        [sys.executable, "-c", f"{PROLOGUE}\nprint(json.dumps({script}))"],
-        env=os.environ
-        | {"LD_LIBRARY_PATH": str(folder), "MDCG_CACHE_DIR": str(tmp_path)}
-        | variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    places = {"LD_LIBRARY_PATH": str(folder), "MDCG_CACHE_DIR": str(tmp_path)}
+    code = f"{PROLOGUE}\nprint(json.dumps({script}))"
+    return json.loads(printed_by(code, **{**places, **variables}))
 
 
 def one_sentence(found: object, kind: str, *parts: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from mdcg._version import __version__
 
-from .helpers import child_environment
+from ..processes import child_environment
 
 STRANGER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -15,7 +15,8 @@ from mdcg import _core
 from mdcg.codegen import emit_host
 from mdcg.plan import HostDevice, plan_host
 
-from .helpers import child_environment, mixed_problem, run_python, usual_specs
+from ..processes import child_environment, run_python
+from .helpers import mixed_problem, usual_specs
 
 PACKAGE = Path(__file__).parents[1] / "data" / "mace_water_float64.mdcg"
 
@@ -65,9 +66,8 @@ def test_processes_at_once_compile_each_kernel_once(tmp_path: Path) -> None:
 
     # and a process without any compiler gets the same from what they left
     alone = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "MDCG_DISABLE_JIT": "1", "MDCG_CXX": None}
-    done = run_python(RUN, **alone, PATH=str(tmp_path), CXX=None)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [results[0][0], 0, 3]
+    found = json.loads(run_python(RUN, **alone, PATH=str(tmp_path), CXX=None))
+    assert found == [results[0][0], 0, 3]
 
 
 def test_forked_child(tmp_path: Path) -> None:
@@ -86,8 +86,7 @@ def test_forked_child(tmp_path: Path) -> None:
         "process = multiprocessing.get_context('fork').Process(target=child)\n"
         "process.start(); process.join(60); print(process.exitcode); process.kill()\n"
     )
-    done = run_python(code)
-    assert done.stdout.strip() == "0", done.stderr
+    assert run_python(code) == "0\n"
 
 
 CHECK = (
@@ -102,8 +101,7 @@ CHECK = (
 def test_other_compilers(name: str, tmp_path: Path) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
-    done = run_python(CHECK, MDCG_CACHE_DIR=str(tmp_path), MDCG_CXX=name)
-    assert done.stdout.strip() == "agrees", done.stderr
+    assert run_python(CHECK, MDCG_CACHE_DIR=str(tmp_path), MDCG_CXX=name) == "agrees\n"
 
 
 def test_compiler_warnings() -> None:
@@ -140,8 +138,8 @@ def test_file_systems_without_locks(tmp_path: Path) -> None:
         "#include <errno.h>\nint flock(int f, int o) { errno = ENOLCK; return -1; }\n"
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    done = run_python(MAKE, MDCG_CACHE_DIR=str(tmp_path / "cache"), LD_PRELOAD=str(library))
-    assert done.stdout.strip() == "True", done.stderr
+    variables = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "LD_PRELOAD": str(library)}
+    assert run_python(MAKE, **variables) == "True\n"
 
 
 # Begins to make a kernel and stops, as Ctrl-Z does.

@@ -1,4 +1,4 @@
-"""Calls functions of the CUDA driver by name, in programs that run with the emulator."""
+"""The driver's functions by their names, for programs on a device that is emulated or real."""
 
 from __future__ import annotations
 
@@ -52,17 +52,23 @@ class Driver:
         return self.made("cuMemAlloc_v2", ctypes.c_size_t(count))
 
     def on_device(self, array: Array) -> ctypes.c_void_p:
-        """Copy an array to the device; return the address."""
-        memory = self.allocate(array.nbytes)
-        size = ctypes.c_size_t(array.nbytes)
-        self.cuMemcpyHtoD_v2(memory, array.ctypes.data_as(ctypes.c_void_p), size)
+        """Return the address of a copy."""
+        array = np.ascontiguousarray(array)
+        memory = self.allocate(max(1, array.nbytes))
+        self.write(memory, array)
         return memory
+
+    def write(self, memory: ctypes.c_void_p, array: Array) -> None:
+        size = ctypes.c_size_t(array.nbytes)
+        self.cuMemcpyHtoDAsync_v2(memory, array.ctypes.data_as(ctypes.c_void_p), size, None)
+        self.cuStreamSynchronize(None)
 
     def fetch(self, memory: ctypes.c_void_p, like: Array) -> Array:
         """Copy memory of the device to an array like another one."""
         result = np.empty_like(like)
         size = ctypes.c_size_t(result.nbytes)
-        self.cuMemcpyDtoH_v2(result.ctypes.data_as(ctypes.c_void_p), memory, size)
+        self.cuMemcpyDtoHAsync_v2(result.ctypes.data_as(ctypes.c_void_p), memory, size, None)
+        self.cuStreamSynchronize(None)
         return result
 
 
@@ -77,8 +83,8 @@ class Kernels:
     def launch(
         self,
         name: str,
-        grid: tuple[int, int, int] | int,
-        block: tuple[int, int, int] | int,
+        blocks: int,
+        threads: int,
         *arguments: Any,
         shared: int = 0,
         stream: ctypes.c_void_p | None = None,
@@ -87,8 +93,7 @@ class Kernels:
         function = self.driver.made("cuModuleGetFunction", self.module, name.encode())
         if shared > 48 * 1024:
             self.driver.cuFuncSetAttribute(function, 8, shared)
-        sizes = [*((grid, 1, 1) if isinstance(grid, int) else grid)]
-        sizes += (block, 1, 1) if isinstance(block, int) else block
+        sizes = blocks, 1, 1, threads, 1, 1
         pointers = (ctypes.c_void_p * max(len(arguments), 1))(
             *(ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in arguments)
         )

@@ -37,7 +37,10 @@ def _root() -> Path:
 def built(
     name: str, settings: Iterable[str], sources: Iterable[Path], build: Callable[[Path], None]
 ) -> Path:
-    """Return the folder that ``build`` fills, once for equal settings and sources."""
+    """Return the folder that ``build`` fills, once for its settings and the content of sources.
+
+    It stays in the cache of kernels for later runs.
+    """
     digest = hashlib.sha256(" ".join(settings).encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

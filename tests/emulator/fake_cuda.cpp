@@ -30,25 +30,14 @@ int failed[8] = {};  // error of each device
 Context devices[8];
 thread_local std::vector<Context*> stack;
 
-int num_devices() {
-    const char* const text = std::getenv("EMULATED_CUDA_DEVICES");
-    return text != nullptr ? std::min(8, std::atoi(text)) : 1;
+int setting(const char* name, int otherwise) {
+    const char* const text = std::getenv(name);
+    return text != nullptr && *text != '\0' ? std::atoi(text) : otherwise;
 }
 
-int driver_version() {
-    const char* const text = std::getenv("EMULATED_CUDA_VERSION");
-    return text != nullptr ? std::atoi(text) : kNvrtcVersion;
-}
-
-int capability() {
-    const char* const text = std::getenv("EMULATED_CUDA_CAPABILITY");
-    return text != nullptr ? std::atoi(text) : 90;
-}
-
-int multiprocessors() {
-    const char* const text = std::getenv("EMULATED_CUDA_MULTIPROCESSORS");
-    return text != nullptr ? std::atoi(text) : 132;
-}
+int num_devices() { return std::min(8, setting("EMULATED_CUDA_DEVICES", 1)); }
+int driver_version() { return setting("EMULATED_CUDA_VERSION", kNvrtcVersion); }
+int capability() { return setting("EMULATED_CUDA_CAPABILITY", 90); }
 
 // Returns the most shared memory of a block. A multiprocessor has 1 KiB more.
 int shared_limit() {
@@ -65,55 +54,6 @@ int shared_limit() {
             return int(emulation::kSharedBytes);
     }
 }
-
-const std::map<int, std::pair<const char*, const char*>> kErrors = {
-    {kSuccess, {"CUDA_SUCCESS", "no error"}},
-    {kInvalidValue, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
-    {kOutOfMemory, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
-    {kNotInitialized, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
-    {kNoDevice, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
-    {kInvalidDevice, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
-    {kInvalidImage, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
-    {kInvalidContext, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
-    {kMapFailed, {"CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"}},
-    {kNoBinary, {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for the device"}},
-    {kPeersUnsupported,
-     {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
-      "peer access is not supported between these two devices"}},
-    {kInvalidHandle, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
-    {kNotFound, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
-    {kNotReady, {"CUDA_ERROR_NOT_READY", "device not ready"}},
-    {kIllegalAddress, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
-    {kOutOfResources,
-     {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}},
-    {kLaunchTimeout, {"CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"}},
-    {kLaunchFailed, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
-    {kNotSupported, {"CUDA_ERROR_NOT_SUPPORTED", "operation not supported"}},
-    {kCaptureUnsupported,
-     {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
-    {kCaptureInvalidated,
-     {"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-      "operation failed due to a previous error during capture"}},
-    {kCaptureUnmatched,
-     {"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
-      "capture was not initiated in the same stream as EndCapture"}},
-    {kCaptureUnjoined,
-     {"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"}},
-    {kCaptureIsolation,
-     {"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
-      "dependency created on uncaptured work in another stream"}},
-    {kCaptureImplicit,
-     {"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
-      "operation would make the legacy stream depend on a capturing blocking stream"}},
-    {kCapturedEvent,
-     {"CUDA_ERROR_CAPTURED_EVENT",
-      "operation not permitted on an event last recorded in a capturing stream"}},
-    {kCaptureWrongThread,
-     {"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
-      "attempt to terminate a thread-local capture sequence from another thread"}},
-    {kGraphUpdateFailed,
-     {"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed"}},
-};
 
 struct Module;
 
@@ -186,12 +126,6 @@ void set_failed(int device, int status) {
     if (failed[device] == kSuccess) failed[device] = status;
 }
 
-// Whether kernels of a device must fault. The variable may change while a program runs.
-bool faults(int device) {
-    const char* const text = std::getenv("EMULATED_CUDA_FAULT");
-    return text != nullptr && *text != '\0' && std::atoi(text) == device;
-}
-
 EXPORT int cuInit(unsigned flags) {
     if (flags != 0) return kInvalidValue;
     if (num_devices() <= 0) return kNoDevice;
@@ -204,14 +138,26 @@ EXPORT int cuDriverGetVersion(int* version) {
     return kSuccess;
 }
 EXPORT int cuGetErrorName(int status, const char** text) {
-    const auto found = kErrors.find(status);
-    *text = found != kErrors.end() ? found->second.first : nullptr;
-    return *text != nullptr ? kSuccess : kInvalidValue;
+    switch (status) {
+#define ENTRY(status, number, name, string) \
+    case number:                            \
+        *text = name;                       \
+        return kSuccess;
+        CUDA_STATUSES(ENTRY)
+#undef ENTRY
+    }
+    return kInvalidValue;
 }
 EXPORT int cuGetErrorString(int status, const char** text) {
-    const auto found = kErrors.find(status);
-    *text = found != kErrors.end() ? found->second.second : nullptr;
-    return *text != nullptr ? kSuccess : kInvalidValue;
+    switch (status) {
+#define ENTRY(status, number, name, string) \
+    case number:                            \
+        *text = string;                     \
+        return kSuccess;
+        CUDA_STATUSES(ENTRY)
+#undef ENTRY
+    }
+    return kInvalidValue;
 }
 
 // ---- devices and contexts ----------------------------------------------------------------------
@@ -241,7 +187,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
     if (device < 0 || device >= num_devices()) return kInvalidDevice;
     switch (attribute) {
         case 16:  // multiprocessors
-            *value = multiprocessors();
+            *value = setting("EMULATED_CUDA_MULTIPROCESSORS", 132);
             break;
         case 75:
             *value = capability() / 10;
@@ -272,13 +218,6 @@ EXPORT int cuCtxPopCurrent_v2(Context** context) {
     stack.pop_back();
     return kSuccess;
 }
-EXPORT int cuCtxSetCurrent(Context* context) {
-    if (!initialized) return kNotInitialized;
-    if (stack.empty()) stack.push_back(nullptr);
-    stack.back() = context;
-    return kSuccess;
-}
-
 // ---- kernels -----------------------------------------------------------------------------------
 
 EXPORT int cuModuleLoadData(Module** module, const void* image) {
@@ -322,21 +261,6 @@ EXPORT int cuModuleGetFunction(Function** function, Module* module, const char* 
     module->functions.emplace(name, std::move(made));
     return kSuccess;
 }
-// Finds a variable declared __constant__.
-EXPORT int cuModuleGetGlobal_v2(Address* address, std::size_t* bytes, Module* module,
-                                const char* name) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex());
-    if (const int status = usable()) return status;
-    const auto find = reinterpret_cast<void* (*)(std::size_t*)>(
-        dlsym(module->library, (std::string(name) + "__emulated_variable").c_str()));
-    if (find == nullptr) return kNotFound;
-    std::size_t size = 0;
-    const Address found = reinterpret_cast<Address>(find(&size));
-    if (address != nullptr) *address = found;
-    if (bytes != nullptr) *bytes = size;
-    add_variable(found, size);
-    return kSuccess;
-}
 EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
     if (attribute != 8) return kSuccess;
     if (value < 0 || value + int(function->module->static_bytes) > shared_limit())
@@ -345,28 +269,8 @@ EXPORT int cuFuncSetAttribute(Function* function, int attribute, int value) {
     return kSuccess;
 }
 EXPORT int cuFuncGetAttribute(int* value, int attribute, Function* function) {
-    switch (attribute) {
-        case 0:
-            *value = function->kernel->max_threads;
-            break;
-        case 1:
-            *value = int(function->module->static_bytes);
-            break;
-        case 4:
-            *value = 32;
-            break;  // registers, which are unknown here
-        case 5:
-            *value = capability();
-            break;
-        case 6:
-            *value = capability();
-            break;
-        case 8:
-            *value = function->dynamic_limit;
-            break;
-        default:
-            *value = 0;
-    }
+    // static shared memory, registers, local memory
+    *value = attribute == 1 ? int(function->module->static_bytes) : attribute == 4 ? 32 : 0;
     return kSuccess;
 }
 
@@ -380,12 +284,8 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
     if (function == nullptr || function->module->context != context) return kInvalidHandle;
     if (extra != nullptr) return kNotSupported;
     const emulation::Kernel& kernel = *function->kernel;
-    for (const unsigned count : {grid.x, grid.y, grid.z, block.x, block.y, block.z})
-        if (count == 0) return kInvalidValue;
-    if (grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535) return kInvalidValue;
-    if (block.x > 1024 || block.y > 1024 || block.z > 64) return kInvalidValue;
-    if (block.x * block.y * block.z > unsigned(std::min(kernel.max_threads, 1024)))
-        return kInvalidValue;
+    if (grid.x == 0 || grid.x > 2147483647u || block.x == 0) return kInvalidValue;
+    if (block.x > unsigned(std::min(kernel.max_threads, 1024))) return kInvalidValue;
     if (int(shared_bytes) > function->dynamic_limit) return kInvalidValue;
     if (shared_bytes + function->module->static_bytes > std::size_t(shared_limit()))
         return kInvalidValue;
@@ -398,7 +298,7 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
     const int device = stack.back()->device;
     return enqueue(stream, kKernelNode, [=]() mutable {
         if (failed[device] != kSuccess) return failed[device];
-        if (faults(device)) {
+        if (setting("EMULATED_CUDA_FAULT", -1) == device) {
             set_failed(device, kIllegalAddress);
             return int(kSuccess);
         }
@@ -417,38 +317,25 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
 
 }  // namespace
 
-EXPORT int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                          unsigned block_x, unsigned block_y, unsigned block_z,
+EXPORT int cuLaunchKernel(Function* function, unsigned blocks, unsigned blocks_y, unsigned blocks_z,
+                          unsigned threads, unsigned threads_y, unsigned threads_z,
                           unsigned shared_bytes, Stream* stream, void** parameters, void** extra) {
-    return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
-                  stream, parameters, extra);
+    for (const unsigned count : {blocks_y, blocks_z, threads_y, threads_z})
+        if (count != 1) return kNotSupported;
+    return launch(function, {blocks}, {threads}, shared_bytes, stream, parameters, extra);
 }
 
-// CUlaunchAttribute and CUlaunchConfig
-struct LaunchAttribute {
-    int id;
-    char padding[4];
-    unsigned values[16];
-};
+// CUlaunchConfig; attributes that let a kernel start early mean nothing here
 struct LaunchConfig {
-    emulation::Dim grid, block;
+    unsigned grid[3], block[3];
     unsigned shared_bytes;
     Stream* stream;
-    const LaunchAttribute* attributes;
-    unsigned num_attributes;
 };
 
-EXPORT int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** parameters,
+EXPORT int cuLaunchKernelEx(const LaunchConfig* c, Function* function, void** parameters,
                             void** extra) {
-    for (unsigned i = 0; i < config->num_attributes; ++i) {
-        const LaunchAttribute& attribute = config->attributes[i];
-        const unsigned* const v = attribute.values;
-        // kernels of a grid that wait for each other, clusters of blocks
-        if (attribute.id == 2 && v[0] != 0) return kNotSupported;
-        if (attribute.id == 4 && v[0] * v[1] * v[2] > 1) return kNotSupported;
-    }
-    return launch(function, config->grid, config->block, config->shared_bytes, config->stream,
-                  parameters, extra);
+    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                          c->block[2], c->shared_bytes, c->stream, parameters, extra);
 }
 
 }  // namespace fake_cuda

@@ -11,36 +11,50 @@
 
 namespace fake_cuda {
 
-// CUresult
+// CUresult: number, name and text
+#define CUDA_STATUSES(X)                                                                           \
+    X(kSuccess, 0, "CUDA_SUCCESS", "no error")                                                     \
+    X(kInvalidValue, 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument")                            \
+    X(kOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")                                \
+    X(kNotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error")                    \
+    X(kNoDevice, 100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected")                \
+    X(kInvalidDevice, 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal")                  \
+    X(kInvalidImage, 200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid")            \
+    X(kInvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context")                \
+    X(kMapFailed, 205, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed")                 \
+    X(kNoBinary, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU",                                              \
+      "no kernel image is available for the device")                                               \
+    X(kInvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle")                 \
+    X(kNotFound, 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found")                            \
+    X(kNotReady, 600, "CUDA_ERROR_NOT_READY", "device not ready")                                  \
+    X(kIllegalAddress, 700, "CUDA_ERROR_ILLEGAL_ADDRESS",                                          \
+      "an illegal memory access was encountered")                                                  \
+    X(kOutOfResources, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",                                  \
+      "too many resources requested for launch")                                                   \
+    X(kLaunchTimeout, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated") \
+    X(kLaunchFailed, 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")                \
+    X(kNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported")                   \
+    X(kCaptureUnsupported, 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",                           \
+      "operation not permitted when stream is capturing")                                          \
+    X(kCaptureInvalidated, 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",                           \
+      "operation failed due to a previous error during capture")                                   \
+    X(kCaptureUnmatched, 903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",                               \
+      "capture was not initiated in the same stream as EndCapture")                                \
+    X(kCaptureUnjoined, 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",                                 \
+      "capturing stream has unjoined work")                                                        \
+    X(kCaptureIsolation, 905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",                               \
+      "dependency created on uncaptured work in another stream")                                   \
+    X(kCapturedEvent, 907, "CUDA_ERROR_CAPTURED_EVENT",                                            \
+      "operation not permitted on an event last recorded in a capturing stream")                   \
+    X(kCaptureWrongThread, 908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",                          \
+      "attempt to terminate a thread-local capture sequence from another thread")                  \
+    X(kGraphUpdateFailed, 910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",                             \
+      "the graph update was not performed")
+
 enum Status {
-    kSuccess = 0,
-    kInvalidValue = 1,
-    kOutOfMemory = 2,
-    kNotInitialized = 3,
-    kNoDevice = 100,
-    kInvalidDevice = 101,
-    kInvalidImage = 200,
-    kInvalidContext = 201,
-    kMapFailed = 205,
-    kNoBinary = 209,
-    kPeersUnsupported = 217,
-    kInvalidHandle = 400,
-    kNotFound = 500,
-    kNotReady = 600,
-    kIllegalAddress = 700,
-    kOutOfResources = 701,
-    kLaunchTimeout = 702,
-    kLaunchFailed = 719,
-    kNotSupported = 801,
-    kCaptureUnsupported = 900,
-    kCaptureInvalidated = 901,
-    kCaptureUnmatched = 903,
-    kCaptureUnjoined = 904,
-    kCaptureIsolation = 905,
-    kCaptureImplicit = 906,
-    kCapturedEvent = 907,
-    kCaptureWrongThread = 908,
-    kGraphUpdateFailed = 910,
+#define ENTRY(status, number, name, text) status = number,
+    CUDA_STATUSES(ENTRY)
+#undef ENTRY
 };
 
 struct Context {
@@ -73,7 +87,6 @@ void finish_all();
 
 // Returns the error of a call that a capture forbids (an allocation, a wait), or success.
 int outside_capture();
-int synchronous_call();  // the same for calls that use the default stream
 
 // An allocation ends at the end of its own pages, and inaccessible pages are around these.
 struct Allocation {
@@ -81,9 +94,8 @@ struct Allocation {
     char* pages;
     std::size_t page_bytes;
     int device;
-    bool pooled = false;  // allocated in the order of a stream
-    int file = -1;        // file of its pages, if other processes share them
-    int opened = 0;       // how many times it was opened, if another process owns it
+    int file = -1;   // of its pages, when they are shared with other processes
+    int opened = 0;  // another process's: how many times
 };
 std::map<Address, Allocation>& allocations();
 // Finds the allocation that contains an address, or the end.
@@ -94,16 +106,9 @@ void unmap_pages(const Allocation& allocation);
 
 // Whether a range belongs to one allocation on the device.
 bool is_device_memory(Address address, std::size_t bytes);
-// Allocate and free memory. A graph may own memory, which exists as long as the graph.
-int allocate(Address* address, std::size_t bytes);
-int release(Address address);
-// Lets copies reach a variable of a library of kernels.
-void add_variable(Address address, std::size_t bytes);
-// Returns an error, after a message, if a kernel has written outside of an allocation.
+// Looks whether something was written beside an allocation; says so, and returns an error.
 int check_guards(const char* after);
 
-// Whether a stream is captured, and a way to make its graph own memory.
 bool capturing(Stream* stream);
-void give_to_graph(Stream* stream, Address address);
 
 }  // namespace fake_cuda

@@ -1,5 +1,5 @@
-// Memory that processes share, and peers. A handle tells another process where the pages of an
-// allocation are: in an unnamed file that the owner keeps open.
+// Memory that processes share. A handle tells where another process finds the pages of
+// an allocation: in a file without a name that its owner keeps open.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,8 +13,6 @@
 #include <string>
 
 #include "fake_cuda.hpp"
-
-EXPORT int cuDeviceGet(int* device, int ordinal);
 
 namespace fake_cuda {
 
@@ -41,12 +39,8 @@ bool variable_is(const char* name, const char* value) {
     return text != nullptr && std::strcmp(text, value) == 0;
 }
 
-bool peers_reach(int device, int peer) {
-    return device != peer && !variable_is("EMULATED_CUDA_PEERS", "0");
-}
-
-// Moves the pages of an allocation to a file, which other processes can map. Addresses and contents
-// do not change.
+// Moves the pages of an allocation to a file, where other processes can map them; addresses and
+// what they hold stay.
 int share(Allocation& a) {
     if (a.file >= 0) return kSuccess;
     const int file = memfd_create("emulated-device-memory", MFD_CLOEXEC);
@@ -102,14 +96,7 @@ int map_handle(Address* address, const Handle& handle) {
 
 }  // namespace
 
-EXPORT int cuDeviceCanAccessPeer(int* can, int device, int peer) {
-    for (int ordinal : {device, peer})
-        if (const int status = cuDeviceGet(&ordinal, ordinal)) return status;
-    *can = peers_reach(device, peer);
-    return kSuccess;
-}
-
-// Finds the start and the size of the allocation with an address; each pointer may be null.
+// The base of what contains an address, and its size; each may be null.
 EXPORT int cuMemGetAddressRange_v2(Address* base, std::size_t* bytes, Address address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
@@ -129,7 +116,7 @@ EXPORT int cuIpcGetMemHandle(Handle* handle, Address address) {
     const auto found = find_allocation(address);
     if (handle == nullptr || found == allocations().end()) return kInvalidValue;
     Allocation& a = found->second;
-    if (a.pooled || a.opened != 0) return kInvalidValue;
+    if (a.opened != 0) return kInvalidValue;
     if (const int status = share(a)) return status;
     struct stat file;
     if (fstat(a.file, &file) != 0) return kOutOfMemory;
@@ -146,8 +133,7 @@ EXPORT int cuIpcGetMemHandle(Handle* handle, Address address) {
 }
 EXPORT int cuIpcOpenMemHandle_v2(Address* address, Handle handle, unsigned flags) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
-    Context* context = nullptr;
-    if (const int status = current_context(&context)) return status;
+    if (const int status = usable()) return status;
     if (variable_is("EMULATED_CUDA_IPC", "0")) return kNotSupported;
     if (const int status = outside_capture()) return status;
     // the only flag, which is required
@@ -155,8 +141,6 @@ EXPORT int cuIpcOpenMemHandle_v2(Address* address, Handle handle, unsigned flags
     if (std::memcmp(handle.mark, kMark, sizeof kMark) != 0) return kInvalidValue;
     if (handle.process == getpid()) return kInvalidContext;
     if (variable_is("EMULATED_CUDA_IPC", "export")) return kMapFailed;
-    if (handle.device != context->device && !peers_reach(context->device, handle.device))
-        return kPeersUnsupported;
     for (const auto& [mapped, other] : handles) {
         if (std::memcmp(&other, &handle, sizeof handle) != 0) continue;
         ++allocations()[mapped].opened;

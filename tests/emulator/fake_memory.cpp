@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096, kAlignment = 256, kBefore = 256, kForbidden = 1 << 20;
 
-std::map<Address, std::size_t> variables, pinned;
+std::map<Address, std::size_t> pinned;
 std::size_t used = 0;
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -75,23 +75,6 @@ void unmap_pages(const Allocation& a) {
     munmap(a.pages - kForbidden, a.page_bytes + 2 * kForbidden);
 }
 
-int allocate(Address* address, std::size_t bytes) {
-    if (address == nullptr || bytes == 0) return kInvalidValue;
-    if (bytes > limit() || used + bytes > limit()) return kOutOfMemory;
-    const std::size_t inside = rounded(bytes, kAlignment);
-    const std::size_t page_bytes = rounded(inside + kBefore, kPage);
-    Context* context = nullptr;
-    if (const int status = current_context(&context)) return status;
-    char* const pages = reserve_pages(page_bytes);
-    if (pages == nullptr) return kOutOfMemory;
-    mprotect(pages, page_bytes, PROT_READ | PROT_WRITE);
-    std::memset(pages, 0xff, page_bytes);
-    *address = reinterpret_cast<Address>(pages + page_bytes - inside);
-    allocations()[*address] = {bytes, pages, page_bytes, context->device};
-    used += bytes;
-    return kSuccess;
-}
-
 int check_guards(const char* after) {
     for (const auto& [start, a] : allocations()) {
         const char* const p = reinterpret_cast<const char*>(start);
@@ -104,30 +87,10 @@ int check_guards(const char* after) {
     return kSuccess;
 }
 
-int release(Address address) {
-    const auto found = allocations().find(address);
-    if (found == allocations().end() || found->second.opened != 0) return kInvalidValue;
-    const Allocation& a = found->second;
-    if (a.file >= 0) {
-        std::memset(a.pages, 0xff, a.page_bytes);  // other processes that read it get NaN
-        close(a.file);
-    }
-    unmap_pages(a);
-    used -= a.bytes;
-    allocations().erase(found);
-    return kSuccess;
-}
-
-void add_variable(Address address, std::size_t bytes) { variables[address] = bytes; }
-
 bool is_device_memory(Address address, std::size_t bytes) {
-    for (const auto& [start, size] : variables)
-        if (address >= start && address + bytes <= start + size) return true;
-    auto next = allocations().upper_bound(address);
-    if (next == allocations().begin()) return false;
-    --next;
-    return address - next->first <= next->second.bytes &&
-           bytes <= next->second.bytes - (address - next->first);
+    const auto found = find_allocation(address);
+    return bytes == 0 || (found != allocations().end() &&
+                          bytes <= found->second.bytes - (address - found->first));
 }
 
 namespace {
@@ -143,11 +106,9 @@ struct Range {
     bool on_device;
 };
 
-int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
+int copy(Stream* stream, Range to, Range from, std::size_t bytes) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
-    if (wait)
-        if (const int status = synchronous_call()) return status;
     for (const Range& range : {to, from})
         if ((range.on_device && !is_device_memory(range.address, bytes)) ||
             (bytes != 0 && range.address == 0))
@@ -173,20 +134,6 @@ int copy(Stream* stream, bool wait, Range to, Range from, std::size_t bytes) {
     return status;
 }
 
-template <class V>
-int fill(Stream* stream, bool wait, Address to, V value, std::size_t count) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex());
-    if (const int status = usable()) return status;
-    if (wait)
-        if (const int status = synchronous_call()) return status;
-    if (to % sizeof(V) != 0 || !is_device_memory(to, count * sizeof(V))) return kInvalidValue;
-    return enqueue(stream, kFillNode, [=] {
-        V* const p = reinterpret_cast<V*>(to);
-        for (std::size_t i = 0; i < count; ++i) p[i] = value;
-        return int(kSuccess);
-    });
-}
-
 Range device(Address p) { return {p, true}; }
 Range host(const void* p) { return {reinterpret_cast<Address>(p), false}; }
 
@@ -194,32 +141,39 @@ Range host(const void* p) { return {reinterpret_cast<Address>(p), false}; }
 
 EXPORT int cuMemAlloc_v2(Address* address, std::size_t bytes) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
-    if (const int status = usable()) return status;
+    Context* context = nullptr;
+    if (const int status = current_context(&context)) return status;
     if (const int status = outside_capture()) return status;
-    return allocate(address, bytes);
+    if (address == nullptr || bytes == 0) return kInvalidValue;
+    if (bytes > limit() || used + bytes > limit()) return kOutOfMemory;
+    const std::size_t inside = rounded(bytes, kAlignment);
+    const std::size_t page_bytes = rounded(inside + kBefore, kPage);
+    char* const pages = reserve_pages(page_bytes);
+    if (pages == nullptr) return kOutOfMemory;
+    mprotect(pages, page_bytes, PROT_READ | PROT_WRITE);
+    std::memset(pages, 0xff, page_bytes);
+    *address = reinterpret_cast<Address>(pages + page_bytes - inside);
+    allocations()[*address] = {bytes, pages, page_bytes, context->device};
+    used += bytes;
+    return kSuccess;
 }
 EXPORT int cuMemFree_v2(Address address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (const int status = outside_capture()) return status;
     finish_all();
-    return address == 0 ? int(kSuccess) : release(address);
-}
-EXPORT int cuMemAllocAsync(Address* address, std::size_t bytes, Stream* stream) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex());
-    if (const int status = usable()) return status;
-    if (const int status = allocate(address, bytes)) return status;
-    allocations()[*address].pooled = true;
-    if (capturing(stream)) give_to_graph(stream, *address);
-    return kSuccess;
-}
-EXPORT int cuMemFreeAsync(Address address, Stream* stream) {
-    const std::lock_guard<std::recursive_mutex> lock(mutex());
-    if (const int status = usable()) return status;
+    if (address == 0) return kSuccess;
     const auto found = allocations().find(address);
     if (found == allocations().end() || found->second.opened != 0) return kInvalidValue;
-    if (capturing(stream)) return kSuccess;
-    return enqueue(stream, kOtherNode, [=] { return release(address); });
+    const Allocation& a = found->second;
+    if (a.file >= 0) {
+        std::memset(a.pages, 0xff, a.page_bytes);  // who still reads it gets NaN
+        close(a.file);
+    }
+    unmap_pages(a);
+    used -= a.bytes;
+    allocations().erase(found);
+    return kSuccess;
 }
 EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
@@ -229,7 +183,7 @@ EXPORT int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     return kSuccess;
 }
 
-EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
+EXPORT int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     if (const int status = usable()) return status;
     if (const int status = outside_capture()) return status;
@@ -242,9 +196,6 @@ EXPORT int cuMemAllocHost_v2(void** address, std::size_t bytes) {
     pinned[reinterpret_cast<Address>(*address)] = bytes;
     return kSuccess;
 }
-EXPORT int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
-    return cuMemAllocHost_v2(address, bytes);
-}
 EXPORT int cuMemFreeHost(void* address) {
     const std::lock_guard<std::recursive_mutex> lock(mutex());
     finish_all();
@@ -253,36 +204,23 @@ EXPORT int cuMemFreeHost(void* address) {
     return kSuccess;
 }
 
-EXPORT int cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
-    return copy(nullptr, true, device(to), host(from), bytes);
-}
-EXPORT int cuMemcpyDtoH_v2(void* to, Address from, std::size_t bytes) {
-    return copy(nullptr, true, host(to), device(from), bytes);
-}
-EXPORT int cuMemcpyDtoD_v2(Address to, Address from, std::size_t bytes) {
-    return copy(nullptr, true, device(to), device(from), bytes);
-}
 EXPORT int cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, Stream* stream) {
-    return copy(stream, false, device(to), host(from), bytes);
+    return copy(stream, device(to), host(from), bytes);
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Stream* stream) {
-    return copy(stream, false, host(to), device(from), bytes);
+    return copy(stream, host(to), device(from), bytes);
 }
 EXPORT int cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream* stream) {
-    return copy(stream, false, device(to), device(from), bytes);
-}
-// Each side may be on the device or on the host.
-EXPORT int cuMemcpy(Address to, Address from, std::size_t bytes) {
-    return copy(nullptr, true, {to, false}, {from, false}, bytes);
-}
-EXPORT int cuMemsetD8_v2(Address to, unsigned char value, std::size_t count) {
-    return fill(nullptr, true, to, value, count);
-}
-EXPORT int cuMemsetD32_v2(Address to, unsigned value, std::size_t count) {
-    return fill(nullptr, true, to, value, count);
+    return copy(stream, device(to), device(from), bytes);
 }
 EXPORT int cuMemsetD8Async(Address to, unsigned char value, std::size_t count, Stream* stream) {
-    return fill(stream, false, to, value, count);
+    const std::lock_guard<std::recursive_mutex> lock(mutex());
+    if (const int status = usable()) return status;
+    if (!is_device_memory(to, count)) return kInvalidValue;
+    return enqueue(stream, kFillNode, [=] {
+        std::memset(reinterpret_cast<void*>(to), value, count);
+        return int(kSuccess);
+    });
 }
 
 }  // namespace fake_cuda

@@ -37,21 +37,18 @@ std::string own_folder() {
     return path.substr(0, path.rfind('/'));
 }
 
-std::string variable(const char* name, const char* otherwise) {
-    const char* const value = std::getenv(name);
-    return value != nullptr && *value != 0 ? value : otherwise;
+std::string temporary() {
+    const char* const named = std::getenv("TMPDIR");
+    return named != nullptr ? named : "/tmp";
 }
 
-std::string compiler() {
-    return variable("EMULATED_CUDA_CXX", "g++") +
-           " -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden "
-           "-fsanitize=alignment -fsanitize-undefined-trap-on-error " +
-           variable("EMULATED_CUDA_FLAGS", "-O1 -g0");
-}
+const std::string kCompiler =
+    "g++ -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden -O1 "
+    "-fsanitize=alignment -fsanitize-undefined-trap-on-error";
 
 struct Folder {
     std::string path;
-    Folder() : path(variable("TMPDIR", "/tmp") + "/emulated-nvrtc-XXXXXX") {
+    Folder() : path(temporary() + "/emulated-nvrtc-XXXXXX") {
         if (mkdtemp(path.data()) == nullptr) path.clear();
     }
     ~Folder() {
@@ -66,7 +63,7 @@ struct Folder {
 // Precompiles the header of all kernels, which takes a third of a small kernel's compilation.
 EXPORT int emulated_nvrtc_precompile() {
     const std::string header = "'" + own_folder() + "/emulation.hpp'";
-    return std::system((compiler() + " -x c++-header -o " + header + ".gch " + header).c_str());
+    return std::system((kCompiler + " -x c++-header -o " + header + ".gch " + header).c_str());
 }
 
 EXPORT int nvrtcVersion(int* major, int* minor) {
@@ -112,12 +109,8 @@ EXPORT int nvrtcDestroyProgram(Program** program) {
 }
 
 EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* options) {
-    std::string macros;
-    for (int i = 0; i < count; ++i) {
-        const std::string option = options[i];
-        if (option.empty() || option[0] != '-') return kInvalidOption;
-        if (option.compare(0, 2, "-D") == 0) macros += " '" + option + "'";
-    }
+    for (int i = 0; i < count; ++i)
+        if (options[i][0] != '-') return kInvalidOption;
     const Folder folder;
     if (folder.path.empty()) {
         program->log = "no folder can be made for temporary files";
@@ -125,9 +118,8 @@ EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* o
     }
     const std::string base = folder.path + "/kernel";
     std::ofstream(base + ".cpp") << translate(program->source);
-    const std::string command = compiler() + macros + " -include '" + own_folder() +
-                                "/emulation.hpp' -o " + base + ".so " + base + ".cpp > " +
-                                folder.path + "/log 2>&1";
+    const std::string command = kCompiler + " -include '" + own_folder() + "/emulation.hpp' -o " +
+                                base + ".so " + base + ".cpp > " + folder.path + "/log 2>&1";
     const int status = std::system(command.c_str());
     program->log = read(folder.path + "/log");
     if (status != 0) return kCompilation;

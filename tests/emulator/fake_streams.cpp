@@ -27,21 +27,14 @@ struct Node {
     Clock before;
 };
 
-struct Graph {
-    std::vector<Node> nodes;
-    std::vector<Address> memory;
-    ~Graph() {
-        for (const Address address : memory) release(address);
-    }
-};
+using Graph = std::vector<Node>;
 
 namespace {
 
 // The streams that record into one graph.
 struct Capture {
     Stream* origin;
-    int mode;
-    std::thread::id thread;
+    std::thread::id thread = std::this_thread::get_id();
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     bool valid = true, ended = false;
     std::set<Stream*> members;
@@ -55,17 +48,12 @@ struct Marker {
 };
 
 struct Event {
-    std::shared_ptr<Marker> marker;  // null if the event was never recorded
-    bool timed = true;
+    std::shared_ptr<Marker> marker;  // null: never recorded
     std::shared_ptr<Capture> capture;
     Clock clock;
 };
 
-struct Executable {
-    std::shared_ptr<Graph> graph;
-};
-
-struct GraphHandle {
+struct GraphHandle {  // also of an executable one
     std::shared_ptr<Graph> graph;
 };
 
@@ -77,7 +65,6 @@ std::set<Stream*>& streams() {
 }  // namespace
 
 struct Stream {
-    bool blocking;
     std::shared_ptr<Capture> capture;
     Clock clock;
     std::deque<Work> queue;
@@ -106,7 +93,7 @@ void reach(const Marker& marker) {
 }
 
 Stream* is_default(Stream* stream) {
-    static Stream legacy = {true, nullptr, {}, {}};
+    static Stream legacy;
     return reinterpret_cast<std::uintptr_t>(stream) <= 2 ? &legacy : nullptr;
 }
 
@@ -126,17 +113,6 @@ int find(Stream** stream) {
     return streams().count(*stream) != 0 ? kSuccess : kInvalidHandle;
 }
 
-// Using the default stream invalidates captures of blocking streams, which it would wait for.
-int default_stream_during_capture() {
-    int status = kSuccess;
-    for (const auto& capture : captures()) {
-        if (!capture->origin->blocking) continue;
-        capture->valid = false;
-        status = kCaptureImplicit;
-    }
-    return status;
-}
-
 void end(const std::shared_ptr<Capture>& capture) {
     capture->ended = true;
     for (Stream* stream : capture->members) {
@@ -153,7 +129,7 @@ void merge(Clock& clock, const Clock& other) {
 
 int replay(const Graph& graph) {
     std::vector<const Node*> left;
-    for (const Node& node : graph.nodes) left.push_back(&node);
+    for (const Node& node : graph) left.push_back(&node);
     Clock done;
     const auto ready = [&](const Node* node) {
         return std::all_of(node->before.begin(), node->before.end(),
@@ -175,24 +151,15 @@ int replay(const Graph& graph) {
 
 bool capturing(Stream* stream) { return find(&stream) == kSuccess && stream->capture != nullptr; }
 
-void give_to_graph(Stream* stream, Address address) {
-    if (find(&stream) == kSuccess) stream->capture->graph->memory.push_back(address);
-}
-
 int enqueue(Stream* stream, NodeKind kind, const Work& work) {
     if (const int status = find(&stream)) return status;
-    if (is_default(nullptr) == stream)
-        if (const int status = default_stream_during_capture()) return status;
     if (stream->capture == nullptr) {
-        if (is_default(nullptr) == stream)
-            for (Stream* other : streams())
-                if (other->blocking) finish(other);
         if (!late() || is_default(nullptr) == stream) return work();
         stream->queue.push_back(work);
         return kSuccess;
     }
     if (!stream->capture->valid) return kCaptureInvalidated;
-    stream->capture->graph->nodes.push_back({kind, work, stream, stream->clock});
+    stream->capture->graph->push_back({kind, work, stream, stream->clock});
     ++stream->clock[stream];
     return kSuccess;
 }
@@ -208,17 +175,11 @@ void finish_all() {
 int outside_capture() {
     int status = kSuccess;
     for (const auto& capture : captures()) {
-        const bool mine = capture->thread == std::this_thread::get_id();
-        if (capture->mode == 2 || (!mine && capture->mode == 1)) continue;
+        if (capture->thread != std::this_thread::get_id()) continue;
         capture->valid = false;
         status = kCaptureUnsupported;
     }
     return status;
-}
-
-int synchronous_call() {
-    if (const int status = default_stream_during_capture()) return status;
-    return outside_capture();
 }
 
 // ---- streams -----------------------------------------------------------------------------------
@@ -229,8 +190,8 @@ int synchronous_call() {
 
 EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
     ENTER
-    if (flags > 1) return kInvalidValue;
-    *stream = new Stream{flags == 0, nullptr, {}, {}};
+    if (flags != 1) return kNotSupported;  // but those that the default stream does not wait for
+    *stream = new Stream();
     streams().insert(*stream);
     return kSuccess;
 }
@@ -250,26 +211,14 @@ EXPORT int cuStreamSynchronize(Stream* stream) {
         stream->capture->valid = false;
         return kCaptureUnsupported;
     }
-    if (is_default(nullptr) == stream) {
-        if (const int status = default_stream_during_capture()) return status;
-        return enqueue(stream, kOtherNode, usable);
-    }
     finish(stream);
     return usable();
 }
-EXPORT int cuCtxSynchronize() {
-    ENTER
-    if (const int status = synchronous_call()) return status;
-    finish_all();
-    return usable();
-}
-
 // ---- events ------------------------------------------------------------------------------------
 
-EXPORT int cuEventCreate(Event** event, unsigned flags) {
+EXPORT int cuEventCreate(Event** event, unsigned) {
     ENTER
     *event = new Event();
-    (*event)->timed = (flags & 2) == 0;
     return kSuccess;
 }
 EXPORT int cuEventDestroy_v2(Event* event) {
@@ -280,8 +229,6 @@ EXPORT int cuEventDestroy_v2(Event* event) {
 EXPORT int cuEventRecord(Event* event, Stream* stream) {
     ENTER
     if (const int status = find(&stream)) return status;
-    if (is_default(nullptr) == stream)
-        if (const int status = default_stream_during_capture()) return status;
     if (stream->capture != nullptr && !stream->capture->valid) return kCaptureInvalidated;
     event->capture = stream->capture;
     event->clock = stream->clock;
@@ -309,7 +256,7 @@ EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
         return kCaptureIsolation;  // work outside of the graph
     }
     if (capture->ended) return kCapturedEvent;
-    if (is_default(nullptr) == stream) return default_stream_during_capture();
+    if (is_default(nullptr) == stream) return kNotSupported;
     if (stream->capture != nullptr && stream->capture != capture) {
         stream->capture->valid = capture->valid = false;
         return kCaptureUnsupported;
@@ -320,27 +267,10 @@ EXPORT int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     merge(stream->clock, event->clock);
     return kSuccess;
 }
-EXPORT int cuEventSynchronize(Event* event) {
-    ENTER
-    if (event->capture == nullptr) {
-        if (event->marker != nullptr) reach(*event->marker);
-        return usable();
-    }
-    event->capture->valid = false;
-    return kCapturedEvent;
-}
-EXPORT int cuEventQuery(Event* event) {
-    ENTER
-    const auto& marker = event->marker;
-    if (event->capture != nullptr || marker == nullptr || marker->reached)
-        return cuEventSynchronize(event);
-    step(marker->stream);
-    return kNotReady;
-}
 EXPORT int cuEventElapsedTime(float* milliseconds, Event* from, Event* to) {
     ENTER
     for (const Event* event : {from, to}) {
-        if (event->marker == nullptr || !event->timed) return kInvalidHandle;
+        if (event->marker == nullptr) return kInvalidHandle;
         if (event->capture != nullptr) return kCapturedEvent;
         if (!event->marker->reached) return kNotReady;
     }
@@ -348,22 +278,16 @@ EXPORT int cuEventElapsedTime(float* milliseconds, Event* from, Event* to) {
     *milliseconds = Milliseconds(to->marker->time - from->marker->time).count();
     return kSuccess;
 }
-EXPORT int cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) {
-    return cuEventElapsedTime(milliseconds, from, to);
-}
-
 // ---- capture -----------------------------------------------------------------------------------
 
 EXPORT int cuStreamBeginCapture_v2(Stream* stream, int mode) {
     ENTER
     if (const int status = find(&stream)) return status;
     if (is_default(nullptr) == stream) return kCaptureUnsupported;
-    if (mode < 0 || mode > 2) return kInvalidValue;
+    if (mode != 1) return kNotSupported;  // but that of this thread
     if (stream->capture != nullptr) return kInvalidValue;
     stream->capture = std::make_shared<Capture>();
     stream->capture->origin = stream;
-    stream->capture->mode = mode;
-    stream->capture->thread = std::this_thread::get_id();
     stream->capture->members.insert(stream);
     stream->clock.clear();
     return kSuccess;
@@ -378,8 +302,7 @@ EXPORT int cuStreamEndCapture(Stream* stream, GraphHandle** graph) {
         capture->valid = false;
         return kCaptureUnmatched;
     }
-    if (capture->mode != 2 && capture->thread != std::this_thread::get_id())
-        return kCaptureWrongThread;
+    if (capture->thread != std::this_thread::get_id()) return kCaptureWrongThread;
     bool joined = true;
     for (Stream* member : capture->members) {
         if (streams().count(member) == 0) continue;
@@ -392,45 +315,23 @@ EXPORT int cuStreamEndCapture(Stream* stream, GraphHandle** graph) {
     *graph = new GraphHandle{capture->graph};
     return kSuccess;
 }
-EXPORT int cuStreamIsCapturing(Stream* stream, int* state) {
-    ENTER
-    if (const int status = find(&stream)) return status;
-    *state = stream->capture == nullptr ? 0 : stream->capture->valid ? 1 : 2;
-    return kSuccess;
-}
-
 // ---- graphs ------------------------------------------------------------------------------------
 
-EXPORT int cuGraphGetNodes(GraphHandle* graph, void** nodes, std::size_t* count) {
-    ENTER
-    if (nodes != nullptr) return kNotSupported;
-    *count = graph->graph->nodes.size();
-    return kSuccess;
-}
-EXPORT int cuGraphInstantiateWithFlags(Executable** executable, GraphHandle* graph,
+EXPORT int cuGraphInstantiateWithFlags(GraphHandle** executable, GraphHandle* graph,
                                        unsigned long long) {
     ENTER
     const char* const none = std::getenv("EMULATED_CUDA_NO_GRAPHS");
     if (none != nullptr && *none == '1') return kOutOfMemory;
-    *executable = new Executable{graph->graph};
+    *executable = new GraphHandle{graph->graph};
     return kSuccess;
-}
-// The older form has a log, to which nothing is written.
-EXPORT int cuGraphInstantiate_v2(Executable** executable, GraphHandle* graph, void**, char*,
-                                 std::size_t) {
-    return cuGraphInstantiateWithFlags(executable, graph, 0);
-}
-EXPORT int cuGraphInstantiate(Executable** executable, GraphHandle* graph, void**, char*,
-                              std::size_t) {
-    return cuGraphInstantiateWithFlags(executable, graph, 0);
 }
 struct UpdateResult {
     int result;
     void *from, *to;
 };
-EXPORT int cuGraphExecUpdate_v2(Executable* executable, GraphHandle* graph, UpdateResult* info) {
+EXPORT int cuGraphExecUpdate_v2(GraphHandle* executable, GraphHandle* graph, UpdateResult* info) {
     ENTER
-    const std::vector<Node>&from = executable->graph->nodes, &to = graph->graph->nodes;
+    const Graph &from = *executable->graph, &to = *graph->graph;
     const auto alike = [](const Node& a, const Node& b) { return a.kind == b.kind; };
     int result = 0;
     if (from.size() != to.size())
@@ -442,20 +343,16 @@ EXPORT int cuGraphExecUpdate_v2(Executable* executable, GraphHandle* graph, Upda
     executable->graph = graph->graph;
     return kSuccess;
 }
-EXPORT int cuGraphLaunch(Executable* executable, Stream* stream) {
+EXPORT int cuGraphLaunch(GraphHandle* executable, Stream* stream) {
     ENTER
     const std::shared_ptr<Graph> graph = executable->graph;
     return enqueue(stream, kGraphNode, [graph] { return replay(*graph); });
-}
-EXPORT int cuGraphExecDestroy(Executable* executable) {
-    ENTER
-    delete executable;
-    return kSuccess;
 }
 EXPORT int cuGraphDestroy(GraphHandle* graph) {
     ENTER
     delete graph;
     return kSuccess;
 }
+EXPORT int cuGraphExecDestroy(GraphHandle* executable) { return cuGraphDestroy(executable); }
 
 }  // namespace fake_cuda

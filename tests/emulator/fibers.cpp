@@ -50,7 +50,7 @@ namespace {
 
 constexpr int kIllegalAddress = 700, kLaunchTimeout = 702, kLaunchFailed = 719;
 constexpr std::size_t kStack = 256 * 1024, kPage = 4096;
-constexpr unsigned kWarp = 32, kBarriers = 16;
+constexpr unsigned kWarp = 32;
 
 // ---- stacks ------------------------------------------------------------------------------------
 
@@ -95,20 +95,14 @@ enum State { kReady, kAtBarrier, kAtWarp, kDone };
 struct Fiber : Thread {
     Stack stack;
     State state = kReady;
-    std::uint64_t generation = 0;  // of the meeting that it waits for
-    unsigned waits_for = 0;        // a barrier, or a mask of lanes
-    int group = 0;                 // the group of its next copies
+    std::uint64_t generation = 0;  // awaited
+    unsigned waits_for = 0;        // mask of a warp
+    int group = 0;                 // of copies
     std::vector<Copy> copies;
 };
 
-struct Barrier {
-    unsigned arrived = 0, count = 0;
-    std::uint64_t generation = 0;
-    std::vector<unsigned> waiting;
-};
-
-// Lanes of one mask that exchange values. The values of two exchanges are kept, because a lane may
-// begin the next exchange, but not the one after it, before all lanes have read this one's values.
+// Lanes of one mask that exchange values. Values of two exchanges are kept: no lane begins the one
+// after the next before all lanes have read this one.
 struct Meeting {
     unsigned mask = 0, arrived = 0, lanes[2] = {0, 0};
     Kind kind = kSync;
@@ -124,7 +118,7 @@ struct Warp {
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
 std::vector<unsigned> ready;
-Barrier barriers[kBarriers];
+std::vector<unsigned> at_barrier;
 char* stacks = nullptr;
 Stack scheduler;
 unsigned live = 0;
@@ -137,13 +131,9 @@ std::mt19937 generator;
 Fiber& current();
 
 void report(const char* what) {
-    const Dim b = runtime().block;
-    std::fprintf(stderr, "emulated kernel %s, block (%u, %u, %u)", running->name.c_str(), b.x, b.y,
-                 b.z);
-    if (runtime().current != nullptr) {
-        const Dim t = runtime().current->index;
-        std::fprintf(stderr, ", thread (%u, %u, %u)", t.x, t.y, t.z);
-    }
+    std::fprintf(stderr, "emulated kernel %s, block %u", running->name.c_str(), runtime().block.x);
+    if (runtime().current != nullptr)
+        std::fprintf(stderr, ", thread %u", runtime().current->index.x);
     std::fprintf(stderr, ": %s\n", what);
 }
 
@@ -160,37 +150,18 @@ void wake(unsigned number) {
     for (;;) suspend();
 }
 
-void yield() {
-    ready.push_back(current().number);
-    suspend();
-}
-
 // ---- barriers ----------------------------------------------------------------------------------
 
-void open_if_complete(Barrier& barrier) {
-    const unsigned wanted = barrier.count != 0 ? barrier.count : live;
-    if (barrier.arrived == 0 || barrier.arrived < wanted) return;
-    barrier.arrived = 0;
-    ++barrier.generation;
-    for (const unsigned number : barrier.waiting) wake(number);
-    barrier.waiting.clear();
+void open_if_complete() {
+    if (at_barrier.size() < live) return;
+    for (const unsigned number : at_barrier) wake(number);
+    at_barrier.clear();
 }
 
-void barrier(unsigned id, unsigned count, bool wait) {
-    if (id >= kBarriers) fail("a barrier's number must be less than 16");
-    if (count % kWarp != 0) fail("a barrier's number of threads must be a multiple of 32");
-    Barrier& at = barriers[id];
-    if (at.arrived != 0 && at.count != count) fail("threads disagree on the size of a barrier");
-    at.count = count;
-    ++at.arrived;
-    Fiber& self = current();
-    if (wait) {
-        self.state = kAtBarrier;
-        self.waits_for = id;
-        at.waiting.push_back(self.number);
-    }
-    open_if_complete(at);
-    if (!wait) return;
+void barrier() {
+    current().state = kAtBarrier;
+    at_barrier.push_back(current().index.x);
+    open_if_complete();
     suspend();
 }
 
@@ -209,8 +180,8 @@ void close_if_complete(Warp& warp, unsigned first, Meeting& meeting) {
 const unsigned long long* exchange(unsigned mask, Kind kind, const unsigned long long* value,
                                    int words, unsigned* lanes) {
     Fiber& self = current();
-    const unsigned lane = self.number % kWarp, first = self.number - lane;
-    Warp& warp = warps[self.number / kWarp];
+    const unsigned lane = self.index.x % kWarp, first = self.index.x - lane;
+    Warp& warp = warps[self.index.x / kWarp];
     if ((mask >> lane & 1) == 0) fail("a lane is not in the mask of its own operation");
     std::size_t place = 0;
     while (place < warp.meetings.size() && warp.meetings[place].mask != mask) ++place;
@@ -280,12 +251,11 @@ void enter() {
     if (!self.copies.empty()) fail("it ended with copies that no thread waited for");
     self.state = kDone;
     --live;
-    const unsigned lane = self.number % kWarp;
-    Warp& warp = warps[self.number / kWarp];
+    const unsigned lane = self.index.x % kWarp;
+    Warp& warp = warps[self.index.x / kWarp];
     warp.live &= ~(1u << lane);
-    for (Meeting& meeting : warp.meetings) close_if_complete(warp, self.number - lane, meeting);
-    for (Barrier& b : barriers)
-        if (b.count == 0) open_if_complete(b);
+    for (Meeting& meeting : warp.meetings) close_if_complete(warp, self.index.x - lane, meeting);
+    open_if_complete();
     suspend();
 }
 
@@ -303,20 +273,16 @@ void reserve_stacks(unsigned threads) {
 }
 
 void explain_deadlock() {
-    unsigned at_barrier = 0, at_warp = 0, ended = 0;
-    const Fiber* first = nullptr;
+    unsigned at_warp = 0, lanes = 0;
     for (const Fiber& fiber : fibers) {
-        at_barrier += fiber.state == kAtBarrier;
-        at_warp += fiber.state == kAtWarp;
-        ended += fiber.state == kDone;
-        if (first == nullptr && fiber.state != kDone) first = &fiber;
+        if (fiber.state != kAtWarp) continue;
+        ++at_warp;
+        lanes = fiber.waits_for;
     }
     char text[200];
     std::snprintf(text, sizeof text,
-                  "threads wait for ever: %u at barriers, %u for lanes of their warp, %u have "
-                  "ended; thread %u waits for %s %#x",
-                  at_barrier, at_warp, ended, first->number,
-                  first->state == kAtBarrier ? "barrier" : "lanes", first->waits_for);
+                  "threads wait for ever: %zu at a barrier, %u for lanes of their warp (%#x)",
+                  at_barrier.size(), at_warp, lanes);
     runtime().current = nullptr;
     report(text);
     failure = kLaunchTimeout;
@@ -326,7 +292,7 @@ void run_block(const Launch& launch) {
     const unsigned threads = static_cast<unsigned>(fibers.size());
     std::memset(launch.dynamic_shared, 0xff, launch.dynamic_bytes + kSharedGuard);
     if (launch.static_bytes != 0) std::memset(launch.static_shared, 0xff, launch.static_bytes);
-    for (Barrier& b : barriers) b = Barrier();
+    at_barrier.clear();
     for (unsigned w = 0; w < warps.size(); ++w) {
         const unsigned lanes = std::min(kWarp, threads - w * kWarp);
         warps[w].live = lanes == kWarp ? ~0u : (1u << lanes) - 1;
@@ -411,39 +377,33 @@ private:
 }  // namespace
 
 Runtime& runtime() {
-    static Runtime table = {nullptr, {},       {},         {},
-                            barrier, exchange, yield,      [](const char* what) { fail(what); },
-                            copy,    commit,   wait_copies};
+    static Runtime table = {
+        nullptr, {},     {},         {}, barrier, exchange, [](const char* what) { fail(what); },
+        copy,    commit, wait_copies};
     return table;
 }
 
 int run(const Launch& launch) {
     running = &launch;
     failure = 0;
-    const char* const seed = std::getenv("EMULATED_CUDA_SEED");
     static unsigned launches = 0;
-    generator.seed((seed != nullptr ? static_cast<unsigned>(std::atoi(seed)) : 0u) + ++launches);
-    const Dim g = launch.grid, b = launch.block;
-    const unsigned threads = b.x * b.y * b.z;
+    generator.seed(++launches);
+    const unsigned threads = launch.block.x;
     reserve_stacks(threads);
     fibers.resize(threads);
     warps.resize((threads + kWarp - 1) / kWarp);
-    for (unsigned i = 0; i < threads; ++i) {
-        fibers[i].number = i;
-        fibers[i].index = {i % b.x, i / b.x % b.y, i / (b.x * b.y)};
-    }
+    for (unsigned i = 0; i < threads; ++i) fibers[i].index = {i};
     Runtime& table = runtime();
-    table.block_dim = b;
-    table.grid_dim = g;
+    table.block_dim = launch.block;
+    table.grid_dim = launch.grid;
     const FaultHandler handler;
     if (sigsetjmp(recovery, 1) == 0) {
-        // blocks start in random order too
-        std::vector<std::uint64_t> order(std::uint64_t(g.x) * g.y * g.z);
-        std::iota(order.begin(), order.end(), std::uint64_t(0));
+        // blocks start in no order either
+        std::vector<unsigned> order(launch.grid.x);
+        std::iota(order.begin(), order.end(), 0u);
         std::shuffle(order.begin(), order.end(), generator);
-        for (const std::uint64_t i : order) {
-            table.block = {unsigned(i % g.x), unsigned(i / g.x % g.y),
-                           unsigned(i / (std::uint64_t(g.x) * g.y))};
+        for (const unsigned i : order) {
+            table.block = {i};
             run_block(launch);
             if (failure != 0) break;
         }

@@ -18,7 +18,7 @@ from mdcg.ops.reference import (
     symmetric_contraction_reference,
     tensor_product_reference,
 )
-from mdcg.plan import CudaDevice, CudaUvwTile, plan_cuda
+from mdcg.plan import CudaDevice, CudaPlan, CudaTile, CudaUvwTile, plan_cuda
 from mdcg.plan.contraction import CudaContractionPlan
 from mdcg.problem import ConvProblem
 
@@ -73,8 +73,10 @@ MANY_CHANNELS = ConvProblem.build(
     [(1, 0, 0), (0, 1, 1), (1, 1, 2), (1, 0, 0)],
 )
 DEFAULT, SMALL, WIDE = CudaUvwTile(), CudaUvwTile(2, 8, 400), CudaUvwTile(8, 64, 40_000)
+SEVERAL = CudaTile(channels=2, components=6, warps=2)
 CASES = {
     "mul_ir, float64": (channelwise("mul_ir", "float64"), DEFAULT),
+    "several kernels": (channelwise("ir_mul", "float32"), SEVERAL),
     "ir_mul, float64": (channelwise("ir_mul", "float64"), DEFAULT),
     "mul_ir, float32": (channelwise("mul_ir", "float32"), DEFAULT),
     "ir_mul, float32": (channelwise("ir_mul", "float32"), DEFAULT),
@@ -94,6 +96,8 @@ CASES = {
         ("ir_mul, float64", True, False),
         ("mul_ir, float32", True, False),
         ("ir_mul, float32", True, True),
+        ("several kernels", True, False),
+        ("several kernels", True, True),
         ("mixed", True, False),
         ("mixed", True, True),
         ("mixed", False, False),
@@ -108,7 +112,10 @@ CASES = {
 def test_convolution(name: str, conv: bool, deterministic: bool) -> None:
     problem, tile = CASES[name]
     plan = plan_cuda(problem, CudaDevice(90))
-    plan = plan.with_changes(uvw=tile, deterministic=deterministic)
+    if isinstance(tile, CudaUvwTile):
+        plan = plan.with_changes(uvw=tile, deterministic=deterministic)
+    else:
+        plan = CudaPlan(90, tile, tile, tile).with_changes(deterministic=deterministic)
     kernels = cuda.CudaKernels(problem, 0, plan)
     graph = random_graph(4, 5, 9, seed=2)  # duplicates, isolated nodes
     rows = graph.n_senders if conv else graph.n_edges
@@ -142,6 +149,13 @@ def test_convolution(name: str, conv: bool, deterministic: bool) -> None:
         operands["g"] = g
         gradients = kernels.run("backward", operands, {}, edges, ALL[:3])
         more = kernels.run("double_backward", operands, cotangents, edges, ALL)
+        if deterministic:  # blocks and threads run in another order
+            for kind, given, found in (
+                ("backward", {}, gradients),
+                ("double_backward", cotangents, more),
+            ):
+                again = kernels.run(kind, operands, given, edges, tuple(found))
+                assert all(torch.equal(again[n], value) for n, value in found.items()), kind
     for n, want in zip(ALL, first, strict=False):
         check(gradients[n], want, f"gradient of {n}")
     for n, want in zip(ALL, second, strict=True):

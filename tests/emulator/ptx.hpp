@@ -1,5 +1,4 @@
-// The instructions of inline PTX as functions. The emulated NVRTC translates their text into calls
-// of these.
+// What the instructions of inline PTX do; translate.cpp turns their text into these calls.
 #pragma once
 
 namespace emulated_ptx {
@@ -9,128 +8,30 @@ template <class V>
 char* address(V* p) {
     return reinterpret_cast<char*>(const_cast<std::remove_const_t<V>*>(p));
 }
-inline char* address(unsigned long long p) { return reinterpret_cast<char*>(p); }
-inline char* address(unsigned long p) { return reinterpret_cast<char*>(p); }
-inline char* address(long long p) { return reinterpret_cast<char*>(p); }
 inline char* address(unsigned p) { return emulation::shared_pointer(p); }
-inline char* address(int p) { return emulation::shared_pointer(unsigned(p)); }
 
-template <class V>
-V* item(char* start, size_t index) {
-    V* const p = reinterpret_cast<V*>(start) + index;
-    return const_cast<V*>(emulation::aligned(p));
-}
-
-template <class P, class... V>
-void red_add(P to, V... values) {
-    using T = std::common_type_t<V...>;
-    char* const start = address(to);
-    if (reinterpret_cast<uintptr_t>(start) % (sizeof(T) * sizeof...(V)) != 0)
+template <class T, class... V>
+void red_add(T* to, V... values) {
+    if (reinterpret_cast<uintptr_t>(to) % (sizeof(T) * sizeof...(V)) != 0)
         emulation::cuda().fail("misaligned access");
-    size_t i = 0;
-    ((*item<V>(start, i++) += values), ...);
+    ((*to++ += values), ...);
 }
-template <class P, class V, class... R>
-void load_vector(P from, V& first, R&... rest) {
-    char* const start = address(from);
-    if (reinterpret_cast<uintptr_t>(start) % (sizeof(V) * (1 + sizeof...(R))) != 0)
-        emulation::cuda().fail("misaligned access");
-    first = *item<V>(start, 0);
-    size_t i = 1;
-    ((rest = *item<R>(start, i++)), ...);
-}
-// ld: the results come first, the address last
-template <class A, class B>
-void load(A& a, B from) {
-    load_vector(from, a);
-}
-template <class A, class B, class C>
-void load(A& a, B& b, C from) {
-    load_vector(from, a, b);
-}
-template <class A, class B, class C, class D, class E>
-void load(A& a, B& b, C& c, D& d, E from) {
-    load_vector(from, a, b, c, d);
-}
-template <class P, class... V>
-void store(P to, V... values) {
-    using T = std::common_type_t<V...>;
-    char* const start = address(to);
-    if (reinterpret_cast<uintptr_t>(start) % (sizeof(T) * sizeof...(V)) != 0)
-        emulation::cuda().fail("misaligned access");
-    size_t i = 0;
-    ((*item<V>(start, i++) = values), ...);
-}
-
 template <class A, class B>
 void copy(A to, B from, int size, int bytes) {
     emulation::cuda().copy(address(to), address(from), size, bytes);
 }
-template <class A, class B>
-void copy(A to, B from, int size) {
-    emulation::cuda().copy(address(to), address(from), size, size);
-}
 inline void commit() { emulation::cuda().commit(); }
 inline void wait_copies(int groups) { emulation::cuda().wait_copies(groups); }
-inline void wait_all_copies() { emulation::cuda().wait_copies(-1); }
 
-inline void barrier(int id, int threads = 0) {
-    emulation::cuda().barrier(unsigned(id), unsigned(threads), true);
-}
-inline void arrive(int id, int threads) {
-    emulation::cuda().barrier(unsigned(id), unsigned(threads), false);
-}
-inline void sync_warp(unsigned mask) { __syncwarp(mask); }
-
-template <class... V>
-void nothing(V...) {}
-
-template <class V>
-void lane(V& to) {
-    to = emulation::lane();
-}
-template <class V>
-void warp(V& to) {
-    to = emulation::cuda().current->number / 32;
-}
-template <class V>
-void zero(V& to) {
-    to = 0;
-}
-template <class V, class P>
-void to_shared(V& to, P from) {
-    to = emulation::shared_address(address(from));
-}
-
-#define EMULATION_UNARY(NAME, RESULT) \
-    template <class V>                \
-    void NAME(V& to, V x) {           \
-        to = RESULT;                  \
-    }
-EMULATION_UNARY(exp2, exp2f(x))
-EMULATION_UNARY(log2, log2f(x))
-EMULATION_UNARY(reciprocal, 1 / x)
-EMULATION_UNARY(reciprocal_root, ::rsqrt(x))
-EMULATION_UNARY(root, ::sqrt(x))
-EMULATION_UNARY(tangent_h, ::tanh(x))
-EMULATION_UNARY(sine, ::sin(x))
-EMULATION_UNARY(cosine, ::cos(x))
-#undef EMULATION_UNARY
-template <class V>
-void multiply_add(V& to, V a, V b, V c) {
-    to = ::fma(a, b, c);
-}
-// Nearest number with 10 bits behind the point; halves away from zero.
-inline float tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
-inline void to_tf32(unsigned& to, float x) { to = __float_as_uint(tf32(x)); }
+// To the nearest number with 10 bits behind the point; halves away from zero, or to even.
+inline void to_tf32(unsigned& to, float x) { to = (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
 inline void to_tf32_even(unsigned& to, float x) {
     const unsigned bits = __float_as_uint(x);
     to = x != x ? bits : (bits + 0xfffu + (bits >> 13 & 1)) & 0xffffe000u;
 }
 
 // D = A B + C of a warp, [M][K] [K][N], from fragments as PTX describes them. Sums in double.
-// A register holds PACKED consecutive items of the shared dimension.
-template <int K, int PACKED = 1, class T, class F>
+template <int K, class T, class F>
 void multiply(T (&d)[4], const F& fragment, const T (&c)[4]) {
     const emulation::Exchanged<F> all(~0u, emulation::kMatrix, fragment);
     const int group = int(emulation::lane()) / 4, place = int(emulation::lane()) % 4;
@@ -138,8 +39,8 @@ void multiply(T (&d)[4], const F& fragment, const T (&c)[4]) {
         const int row = group + (i / 2) * 8, column = place * 2 + i % 2;
         double sum = 0;
         for (int k = 0; k < K; ++k)
-            sum += double(all.of(unsigned(row % 8 * 4 + k / PACKED % 4)).a(row, k)) *
-                   double(all.of(unsigned(column * 4 + k / PACKED % 4)).b(k));
+            sum += double(all.of(unsigned(row % 8 * 4 + k % 4)).a(row, k)) *
+                   double(all.of(unsigned(column * 4 + k % 4)).b(k));
         d[i] = T(sum + double(c[i]));
     }
 }
@@ -156,11 +57,10 @@ inline void mma_f64(double& d0, double& d1, double a, double b, double c0, doubl
     multiply<4>(d, DoubleFragment{a, b}, c);
     d0 = d[0], d1 = d[1];
 }
-// m16n8k8 and m16n8k16, double
-template <int K>
+// m16n8k8, double
 struct LongDoubleFragment {
     static constexpr int kResults = 4;
-    double left[K / 2], right[K / 4];
+    double left[4], right[2];
     double a(int row, int k) const { return left[row / 8 + k / 4 * 2]; }
     double b(int k) const { return right[k / 4]; }
 };
@@ -169,16 +69,7 @@ inline void mma_f64_16(double& d0, double& d1, double& d2, double& d3, double a0
                        double c3) {
     double d[4];
     const double c[4] = {c0, c1, c2, c3};
-    multiply<8>(d, LongDoubleFragment<8>{{a0, a1, a2, a3}, {b0, b1}}, c);
-    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
-}
-inline void mma_f64_16(double& d0, double& d1, double& d2, double& d3, double a0, double a1,
-                       double a2, double a3, double a4, double a5, double a6, double a7, double b0,
-                       double b1, double b2, double b3, double c0, double c1, double c2,
-                       double c3) {
-    double d[4];
-    const double c[4] = {c0, c1, c2, c3};
-    multiply<16>(d, LongDoubleFragment<16>{{a0, a1, a2, a3, a4, a5, a6, a7}, {b0, b1, b2, b3}}, c);
+    multiply<8>(d, LongDoubleFragment{{a0, a1, a2, a3}, {b0, b1}}, c);
     d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
 // m16n8k8, tf32
@@ -210,7 +101,7 @@ struct SharedTf32 {
     }
     float at(int k, int column) const {
         char* const core = start + k / 4 * items + column / 8 * columns;
-        return Tf32Fragment::value(*item<unsigned>(core, size_t(column % 8 * 4 + k % 4)));
+        return Tf32Fragment::value(reinterpret_cast<unsigned*>(core)[column % 8 * 4 + k % 4]);
     }
 };
 struct Tf32Rows {
@@ -247,30 +138,6 @@ void wgmma_tf32(V&&... operands) {
     if (std::get<38>(signs) != 1 || std::get<39>(signs) != 1)
         emulation::cuda().fail("a sign of wgmma that is not emulated");
     wgmma_operands(std::forward_as_tuple(operands...), std::make_index_sequence<32>());
-}
-// To the nearest number with 7 bits behind the point, halves to even; the second is the lower half.
-inline unsigned bf16(float x) {
-    const unsigned bits = __float_as_uint(x);
-    return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-}
-inline void to_bf16x2(unsigned& to, float high, float low) { to = bf16(high) << 16 | bf16(low); }
-// m16n8k16, bf16
-struct Bf16Fragment {
-    static constexpr int kResults = 4;
-    unsigned left[4], right[2];
-    static float value(unsigned pair, int k) {
-        return __uint_as_float(k % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
-    }
-    float a(int row, int k) const { return value(left[row / 8 + k / 8 * 2], k); }
-    float b(int k) const { return value(right[k / 8], k); }
-};
-inline void mma_bf16(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
-                     unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0, float c1,
-                     float c2, float c3) {
-    float d[4];
-    const float c[4] = {c0, c1, c2, c3};
-    multiply<16, 2>(d, Bf16Fragment{{a0, a1, a2, a3}, {b0, b1}}, c);
-    d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
 
 }  // namespace emulated_ptx

@@ -7,12 +7,11 @@
 namespace emulation {
 
 struct Dim {
-    unsigned x, y, z;
+    unsigned x;  // launches have one dimension
 };
 
 struct Thread {
-    Dim index;
-    unsigned number;  // index in the block
+    Dim index;  // in its block
 };
 
 // Bytes of shared memory that a block can have, and of the guard behind them.
@@ -25,14 +24,12 @@ struct Runtime {
     Thread* current;
     Dim block, block_dim, grid_dim;
 
-    // Waits at a barrier for `count` threads (0: all that have not ended), or only arrives.
-    void (*barrier)(unsigned id, unsigned count, bool wait);
-    // Meets the lanes of a mask. Returns the values of all 32 lanes, `words` words each, and which
-    // lanes gave a value. The result is valid until the caller's next exchange.
+    // Waits for all threads that have not ended.
+    void (*barrier)();
+    // Meets the lanes of a mask. Returns what each of the 32 gave, in `words` words of each, and
+    // the lanes that gave something; valid until the caller meets others of its warp again.
     const unsigned long long* (*exchange)(unsigned mask, Kind kind, const unsigned long long* value,
                                           int words, unsigned* lanes);
-    // Lets other threads run.
-    void (*yield)();
     // Ends the launch with an error.
     void (*fail)(const char* what);
     // An asynchronous copy takes place when it is waited for. It reads `bytes` of `size` bytes; the

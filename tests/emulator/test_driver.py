@@ -48,11 +48,10 @@ def test_memory_runs_out_and_is_freed(memory: str) -> None:
         assert refused(driver.cuMemFree_v2, ctypes.c_void_p(12345)) == 1
         host = np.zeros(4)
         address = host.ctypes.data_as(ctypes.c_void_p)
-        size = ctypes.c_size_t(32)
-        assert refused(driver.cuMemcpyHtoD_v2, address, address, size) == 1  # not on the device
-        assert refused(driver.cuMemcpyDtoH_v2, address, second, ctypes.c_size_t(600_001)) == 1
-        driver.cuMemsetD32_v2(second, 7, ctypes.c_size_t(8))
-        assert (driver.fetch(second, np.empty(8, np.int32)) == 7).all()
+        assert refused(driver.write, address, host) == 1  # not on the device
+        assert refused(driver.fetch, second, np.empty(600_001, np.int8)) == 1
+        driver.cuMemsetD8Async(second, 7, ctypes.c_size_t(8), None)
+        assert (driver.fetch(second, np.empty(8, np.int8)) == 7).all()
         driver.cuCtxPopCurrent_v2(None)
         assert refused(driver.allocate, 8) == 201  # CUDA_ERROR_INVALID_CONTEXT
     """
@@ -101,19 +100,11 @@ def test_launches_out_of_range_are_refused() -> None:
         kernels.launch("scale", 5, 8, x, by, n)
         assert (driver.fetch(x, host) == 2 * host).all()
         assert refused(kernels.launch, "scale", 1, 1025, x, by, n) == 1
-        assert refused(kernels.launch, "scale", 1, (64, 32, 1), x, by, n) == 1
         assert refused(kernels.launch, "scale", 0, 64, x, by, n) == 1
-        assert refused(kernels.launch, "scale", (1, 65536, 1), 64, x, by, n) == 1
         assert refused(kernels.launch, "few", 1, 65, x) == 1  # more than its launch bounds
         kernels.launch("few", 1, 64, x)
-        function = driver.made("cuModuleGetFunction", kernels.module, b"dynamic")
-        launch = driver.cuLaunchKernel
-        pointers = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(x), ctypes.c_void_p))
-        sizes = 1, 1, 1, 40, 1, 1
-        assert refused(launch, function, *sizes, 50_000, None, pointers, None) == 1
-        driver.cuFuncSetAttribute(function, 8, 50_000)
-        launch(function, *sizes, 50_000, None, pointers, None)
-        assert refused(driver.cuFuncSetAttribute, function, 8, 250_000) == 1
+        kernels.launch("dynamic", 1, 40, x, shared=50_000)
+        assert refused(kernels.launch, "dynamic", 1, 40, x, shared=250_000) == 1
         assert refused(driver.made, "cuModuleGetFunction", kernels.module, b"absent") == 500
         # the same through the library's own binding
         from mdcg import _core
@@ -135,26 +126,21 @@ def test_what_capture_forbids() -> None:
     code = """
         by, n = ctypes.c_double(3), ctypes.c_int(40)
         graph = ctypes.c_void_p()
-        stream, blocking, other = (driver.made("cuStreamCreate", f) for f in (1, 0, 1))
+        stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
 
-        def captured(on, expected, function, *arguments, end=901, mode=0):
-            driver.cuStreamBeginCapture_v2(on, mode)
+        def captured(expected, function, *arguments, end=901):
+            driver.cuStreamBeginCapture_v2(stream, 1)
             status = refused(function, *arguments)
             assert status == expected, (function, status)
-            status = refused(driver.cuStreamEndCapture, on, ctypes.byref(graph))
+            status = refused(driver.cuStreamEndCapture, stream, ctypes.byref(graph))
             assert status == end, (function, status)
             assert bool(graph.value) == (end == 0)
 
-        captured(stream, 900, driver.allocate, 8)
-        captured(stream, 0, driver.allocate, 8, end=0, mode=2)
-        captured(stream, 900, driver.cuStreamSynchronize, stream)
-        captured(stream, 900, driver.cuCtxSynchronize)
-        captured(stream, 900, driver.fetch, x, host)
-        captured(blocking, 906, driver.fetch, x, host)
-        captured(blocking, 906, kernels.launch, "scale", 1, 64, x, by, n)
-        captured(stream, 0, kernels.launch, "scale", 1, 64, x, by, n, end=0)
+        captured(900, driver.allocate, 8)
+        captured(900, driver.cuStreamSynchronize, stream)
+        captured(0, kernels.launch, "scale", 1, 64, x, by, n, end=0)
         assert (driver.fetch(x, host) == 3 * host).all()  # another stream's work ran at once
-        assert refused(driver.cuStreamBeginCapture_v2, None, 0) == 900
+        assert refused(driver.cuStreamBeginCapture_v2, None, 1) == 900
         assert refused(driver.cuStreamEndCapture, stream, ctypes.byref(graph)) == 1
 
         def fork():
@@ -163,13 +149,13 @@ def test_what_capture_forbids() -> None:
             driver.cuStreamWaitEvent(other, event, 0)
             driver.cuMemsetD8Async(x, 0, size, other)
 
-        captured(stream, 0, fork, end=904)  # never joined again
+        captured(0, fork, end=904)  # never joined again
         assert (driver.fetch(x, host) == 3 * host).all()
         event = driver.made("cuEventCreate", 0)
         driver.cuEventRecord(event, other)
-        captured(stream, 905, driver.cuStreamWaitEvent, stream, event, 0)
-        captured(stream, 0, driver.cuEventRecord, event, stream, end=0)
-        assert refused(driver.cuEventSynchronize, event) == 907
+        captured(905, driver.cuStreamWaitEvent, stream, event, 0)
+        captured(0, driver.cuEventRecord, event, stream, end=0)
+        assert refused(driver.cuStreamWaitEvent, other, event, 0) == 907
     """
     run(KERNELS + textwrap.dedent(code))
 
@@ -179,9 +165,8 @@ def test_work_that_runs_late() -> None:
     code = """
         by, n = ctypes.c_double(2), ctypes.c_int(40)
         stream, other = (driver.made("cuStreamCreate", 1) for _ in range(2))
-        blocking = driver.made("cuStreamCreate", 0)
         done = driver.made("cuEventCreate", 0)
-        pinned = driver.made("cuMemAllocHost_v2", size)
+        pinned = driver.made("cuMemHostAlloc", size, 0)
         seen = np.ctypeslib.as_array((ctypes.c_double * 40).from_address(pinned.value))
         seen[:] = 0
         ordinary = host + 1
@@ -193,15 +178,14 @@ def test_work_that_runs_late() -> None:
         driver.cuStreamWaitEvent(other, done, 0)
         driver.cuMemcpyDtoHAsync_v2(pinned, x, size, other)
         assert (seen == 0).all() and (driver.fetch(x, host) == host).all()  # another stream
-        assert refused(driver.cuEventQuery, done) == 600  # CUDA_ERROR_NOT_READY
+        seconds = ctypes.c_float()
+        assert refused(driver.cuEventElapsedTime, ctypes.byref(seconds), done, done) == 600
         driver.cuStreamSynchronize(other)
         assert (seen == 2 * (host + 1)).all()
-        driver.cuEventSynchronize(done)
-        kernels.launch("scale", 1, 64, x, by, n, stream=blocking)
-        assert (driver.fetch(x, host) == 4 * (host + 1)).all()  # the default stream waits for it
+        driver.cuEventElapsedTime(ctypes.byref(seconds), done, done)
         kernels.launch("scale", 1, 64, x, by, n, stream=stream)
         driver.cuMemFree_v2(driver.allocate(8))  # waits for all
-        assert (driver.fetch(x, host) == 8 * (host + 1)).all()
+        assert (driver.fetch(x, host) == 4 * (host + 1)).all()
         driver.cuMemFreeHost(pinned)
     """
     run(KERNELS + textwrap.dedent(code), EMULATED_CUDA_LATE="1")
@@ -215,7 +199,7 @@ def test_captured_work_that_runs_late(waits: bool) -> None:
         begun, filled, ended = (driver.made("cuEventCreate", 0) for _ in range(3))
         y = driver.allocate(8 * 40)
         driver.cuMemcpyHtoDAsync_v2(y, host.ctypes.data_as(ctypes.c_void_p), size, stream)
-        driver.cuStreamBeginCapture_v2(stream, 0)
+        driver.cuStreamBeginCapture_v2(stream, 1)
         driver.cuEventRecord(begun, stream)
         driver.cuStreamWaitEvent(other, begun, 0)
         driver.cuMemsetD8Async(x, 0, size, stream)
@@ -241,7 +225,7 @@ def fault(text: str, status: int, *, block: int = 64, shared: int = 0) -> str:
         kernels = Kernels(driver, '''extern "C" __global__ void wrong(float* x) {{ {text} }}''')
         x = driver.allocate(4 * 64)
         kernels.launch("wrong", 2, {block}, x, shared={shared})
-        assert refused(driver.cuCtxSynchronize) == {status}, refused(driver.cuCtxSynchronize)
+        assert refused(driver.cuStreamSynchronize, None) == {status}
         assert refused(driver.allocate, 8) == {status}  # nothing works any more
     """
     return run(code).stderr
@@ -249,7 +233,7 @@ def fault(text: str, status: int, *, block: int = 64, shared: int = 0) -> str:
 
 def test_faults_of_kernels() -> None:
     said = fault("x[threadIdx.x] = x[threadIdx.x + 4096];", 700)
-    assert "emulated kernel wrong, block (" in said
+    assert "emulated kernel wrong, block " in said
     assert "illegal address" in said
     assert "past the end of an allocation of 256 bytes" in fault(
         "if (threadIdx.x == 64) x[64] = 0;", 700, block=65
@@ -257,7 +241,9 @@ def test_faults_of_kernels() -> None:
     assert "past its dynamic shared memory" in fault(
         "extern __shared__ float s[]; s[threadIdx.x] = 0;", 700, shared=252
     )
-    assert "32 at barriers" in fault('if (threadIdx.x < 32) asm("bar.sync 1, 64;");', 702)
+    assert "1 at a barrier, 31 for lanes" in fault(
+        "if (threadIdx.x == 0) __syncthreads(); else __syncwarp();", 702
+    )
     assert "in different operations" in fault(
         "if (threadIdx.x % 2) __syncwarp(); else __any_sync(~0u, 1);", 719
     )
@@ -277,7 +263,6 @@ def test_what_is_not_known_is_refused() -> None:
         assert "PTX that is not emulated: barrier.cluster.arrive" in compiles(
             'asm volatile("barrier.cluster.arrive.aligned;");')
         assert "not emulated: @p" in compiles('asm("@p st.global.f32 [%0], 0f;" :: "l"(x));')
-        assert compiles('\\n#ifndef MDCG_EMULATED\\nasm("unheard.of;");\\n#endif\\n') == ""
         assert "was not declared" in compiles("x[0] = y;")
     """
     run(code)
@@ -298,7 +283,7 @@ def test_graphs_are_updated_to_the_same_kinds_of_nodes() -> None:
             driver.cuMemsetD8Async(x, 0, size, stream)
 
         def graph(*work):
-            driver.cuStreamBeginCapture_v2(stream, 0)
+            driver.cuStreamBeginCapture_v2(stream, 1)
             for call in work:
                 call()
             made = ctypes.c_void_p()

@@ -61,82 +61,38 @@ std::size_t skip_space(const std::string& s, std::size_t at) {
 // ---- inline PTX --------------------------------------------------------------------------------
 
 struct Meaning {
-    const char* start;     // the opcode begins with this
-    const char* contains;  // and contains this later
-    const char* function;  // of namespace emulated_ptx
+    const char* start;  // of the opcode
+    const char* function;
 };
 
-// The first entry that fits is used. The types of the operands decide how many bytes are moved.
+// The first that fits holds.
 const Meaning kMeanings[] = {
-    {"red.", ".add", "red_add"},
-    {"ld.", "", "load"},
-    {"st.", "", "store"},
-    {"cp.async.ca.shared.global", "", "copy"},
-    {"cp.async.cg.shared.global", "", "copy"},
-    {"cp.async.commit_group", "", "commit"},
-    {"cp.async.wait_group", "", "wait_copies"},
-    {"cp.async.wait_all", "", "wait_all_copies"},
-    {"bar.warp.sync", "", "sync_warp"},
-    {"bar.sync", "", "barrier"},
-    {"barrier.sync", "", "barrier"},
-    {"barrier.cta.sync", "", "barrier"},
-    {"bar.arrive", "", "arrive"},
-    {"barrier.arrive", "", "arrive"},
-    {"barrier.cta.arrive", "", "arrive"},
-    {"griddepcontrol.", "", "nothing"},
-    {"prefetch", "", "nothing"},
-    {"membar", "", "nothing"},
-    {"fence.", "", "nothing"},
-    {"discard.", "", "nothing"},
-    {"applypriority.", "", "nothing"},
-    {"nanosleep", "", "nothing"},
-    {".reg", "", "nothing"},
-    {"cvta.to.shared.u64", "", "to_shared"},
-    {"ex2.approx", "f32", "exp2"},
-    {"lg2.approx", "f32", "log2"},
-    {"rcp.", "f", "reciprocal"},
-    {"rsqrt.approx", "f", "reciprocal_root"},
-    {"sqrt.", "f", "root"},
-    {"tanh.approx", ".f32", "tangent_h"},
-    {"sin.approx", "f32", "sine"},
-    {"cos.approx", "f32", "cosine"},
-    {"fma.rn", "f", "multiply_add"},
-    {"cvt.rna.tf32.f32", "", "to_tf32"},
-    {"cvt.rn.tf32.f32", "", "to_tf32_even"},
-    {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "", "mma_f64"},
-    {"mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
-    {"mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64", "", "mma_f64_16"},
-    {"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "", "mma_tf32"},
-    {"wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32", "", "wgmma_tf32"},
-    {"wgmma.fence", "", "nothing"},
-    {"wgmma.commit_group", "", "nothing"},
-    {"wgmma.wait_group", "", "nothing"},
-    {"cvt.rn.bf16x2.f32", "", "to_bf16x2"},
-    {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "", "mma_bf16"},
+    {"red.global.add.f32", "red_add"},
+    {"red.global.add.f64", "red_add"},
+    {"red.global.add.v2.f32", "red_add"},
+    {"red.global.add.v4.f32", "red_add"},
+    {"cp.async.ca.shared.global", "copy"},
+    {"cp.async.cg.shared.global", "copy"},
+    {"cp.async.commit_group", "commit"},
+    {"cp.async.wait_group", "wait_copies"},
+    {"griddepcontrol.", "nothing"},
+    {"fence.", "nothing"},
+    {"cvt.rna.tf32.f32", "to_tf32"},
+    {"cvt.rn.tf32.f32", "to_tf32_even"},
+    {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "mma_f64"},
+    {"mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64", "mma_f64_16"},
+    {"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "mma_tf32"},
+    {"wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32", "wgmma_tf32"},
+    {"wgmma.fence", "nothing"},
+    {"wgmma.commit_group", "nothing"},
+    {"wgmma.wait_group", "nothing"},
 };
 
-bool starts_with(const std::string& text, const std::string& start) {
-    return text.compare(0, start.size(), start) == 0;
-}
-
-bool ends_with(const std::string& text, const std::string& end) {
-    return text.size() >= end.size() &&
-           text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-// Returns the function for an opcode; empty: unknown.
+// What an opcode does; empty: not known here.
 std::string meaning_of(const std::string& opcode) {
-    for (const Meaning& meaning : kMeanings) {
-        if (!starts_with(opcode, meaning.start)) continue;
-        if (opcode.find(meaning.contains, std::strlen(meaning.start) - 1) == std::string::npos)
-            continue;
-        const std::string function = meaning.function;
-        // with narrower types, the operand has another size than the instruction
-        bool whole = function != "red_add" && function != "load" && function != "store";
-        for (const char* type : {".f32", ".f64", ".b32", ".b64", ".u32", ".u64", ".s32", ".s64"})
-            whole |= ends_with(opcode, type);
-        return whole ? function : "";
-    }
+    for (const Meaning& meaning : kMeanings)
+        if (opcode.compare(0, std::strlen(meaning.start), meaning.start) == 0)
+            return meaning.function;
     return "";
 }
 
@@ -158,40 +114,23 @@ std::string call_of(const std::string& instruction, const std::vector<std::strin
                                 quoted("PTX that is not emulated: " + instruction) + ");";
     const std::string function = meaning_of(opcode);
     if (function == "nothing") return "";
+    if (function.empty()) return unknown;
     std::vector<std::string> arguments;
-    bool registers = false;  // whether it has names of PTX registers
     for (std::size_t at = 0; at < rest.size();) {
-        if (rest[at] == '%' && at + 1 < rest.size() && std::isdigit(rest[at + 1]) != 0) {
-            std::size_t used = 0;
-            const std::size_t index = std::stoul(rest.substr(at + 1), &used);
-            if (index >= operands.size()) return unknown;
-            arguments.push_back("(" + operands[index] + ")");
-            at += 1 + used;
-        } else if (is_word(rest[at]) || rest[at] == '%' || rest[at] == '-') {
-            std::size_t stop = at + 1;
-            while (stop < rest.size() && (is_word(rest[stop]) || rest[stop] == '.')) ++stop;
-            const std::string word = rest.substr(at, stop - at);
-            if (std::isdigit(word[0]) != 0)
-                arguments.push_back(word);
-            else
-                registers = true;
-            if (opcode == "mov.u32" && arguments.size() == 1) {
-                for (const char* name : {"lane", "warp"})
-                    if (word.find("%" + std::string(name) + "id") != std::string::npos)
-                        return "emulated_ptx::" + std::string(name) + "(" + arguments[0] + ");";
-                if (word == "%smid" || word == "%%smid")
-                    return "emulated_ptx::zero(" + arguments[0] + ");";
-            }
+        const bool operand = rest[at] == '%';
+        std::size_t stop = at + operand;
+        while (stop < rest.size() && std::isdigit(rest[stop]) != 0) ++stop;
+        if (stop > at + operand) {
+            const std::string number = rest.substr(at + operand, stop - at - operand);
+            if (operand && std::stoul(number) >= operands.size()) return unknown;
+            arguments.push_back(operand ? "(" + operands[std::stoul(number)] + ")" : number);
             at = stop;
         } else if (std::strchr("[]{}, \t\n", rest[at]) != nullptr) {
             ++at;
         } else {
-            return unknown;  // predicates, sums of addresses
+            return unknown;  // registers, predicates, sums of addresses
         }
     }
-    // a cache policy is the only name that may be left out
-    const bool policy = function == "copy" || function == "load" || function == "store";
-    if (function.empty() || (registers && !policy)) return unknown;
     std::string text = "emulated_ptx::" + function + "(";
     for (std::size_t i = 0; i < arguments.size(); ++i) text += (i > 0 ? ", " : "") + arguments[i];
     return text + ");";
@@ -230,18 +169,16 @@ std::string assembly(const std::string& s, std::size_t at, std::size_t* end) {
         }
     }
     std::string result = "{ ";
-    text = trim(text);
-    if (!text.empty() && text[0] == '{') text = trim(text.substr(1));
     for (std::size_t start = 0; start < text.size();) {
         const std::size_t stop = std::min(text.find(';', start), text.size());
         const std::string instruction = trim(text.substr(start, stop - start));
-        if (!instruction.empty() && instruction != "}") result += call_of(instruction, operands);
+        if (!instruction.empty()) result += call_of(instruction, operands);
         start = stop + 1;
     }
     return result + " }";
 }
 
-// ---- kernels and shared memory ----
+// ---- kernels and shared memory -----------------------------------------------------------------
 
 struct Found {
     std::string name, bound;
@@ -273,31 +210,15 @@ Found kernel_at(const std::string& s, std::size_t at) {
     }
 }
 
-// Returns the name of the variable that is declared after the word __constant__.
-std::string variable_at(const std::string& s, std::size_t at) {
-    const std::size_t end = std::min(s.find_first_of("=;[({", at), s.size());
-    const std::string head = trim(s.substr(at, end - at));
-    std::size_t name = head.size();
-    while (name > 0 && is_word(head[name - 1])) --name;
-    return head.substr(name);
-}
-
-// Translates extern __shared__ TYPE NAME[]; `at` is after the two words.
+// extern __shared__ TYPE NAME[]; `at` is behind the words.
 std::string dynamic_memory(const std::string& s, std::size_t at, std::size_t* end) {
     const std::size_t stop = s.find(';', at);
     const std::string declaration = s.substr(at, stop - at);
     *end = stop + 1;
-    const std::size_t bracket = declaration.rfind('[');
-    std::string head = trim(declaration.substr(0, bracket));
+    const std::string head = trim(declaration.substr(0, declaration.rfind('[')));
     std::size_t name = head.size();
     while (name > 0 && is_word(head[name - 1])) --name;
-    std::string type = head.substr(0, name);
-    for (const char* word : {"__align__", "alignas"}) {
-        const std::size_t start = type.find(word);
-        if (start == std::string::npos) continue;
-        const std::size_t bracket_end = behind_bracket(type, type.find('(', start));
-        type.erase(start, bracket_end - start);
-    }
+    const std::string type = head.substr(0, name);
     return type + "* const " + head.substr(name) + " = (" + type + "*)emulated_shared;";
 }
 
@@ -330,19 +251,13 @@ std::string translate(const std::string& source) {
         } else if (!boundary || !is_word(source[at])) {
             if (source[at] == ';' || source[at] == '}') external = false;
             text += source[end++];
-        } else if (word_at(source, at, "asm") || word_at(source, at, "__asm__")) {
+        } else if (word_at(source, at, "asm")) {
             const std::string statement = assembly(source, at, &end);
             if (end < source.size() && source[skip_space(source, end)] == ';')
                 end = skip_space(source, end) + 1;
             text += statement;
         } else if (const std::size_t behind = behind_words(source, at, "extern", "__shared__")) {
             text += dynamic_memory(source, behind, &end);
-        } else if (word_at(source, at, "__constant__")) {
-            end = at + 12;
-            const std::string name = variable_at(source, end);
-            kernels += "extern \"C\" __attribute__((visibility(\"default\"))) void* " + name +
-                       "__emulated_variable(size_t* bytes) { *bytes = sizeof(" + name +
-                       "); return (void*)&" + name + "; }\n";
         } else if (word_at(source, at, "__global__") && external) {
             const Found found = kernel_at(source, at + 10);
             if (!found.name.empty())

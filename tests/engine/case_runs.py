@@ -7,12 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from ..emulator.emulator import emulator_environment
-
-# Emulated work runs at once, or when somebody waits for it: then what did not wait finds nothing.
-at_once_and_late = pytest.mark.parametrize("late", ["", "1"], ids=["at once", "late"])
 
 
 def run_cases(environment: dict[str, str], *files: str, options: tuple[str, ...] = ()) -> None:

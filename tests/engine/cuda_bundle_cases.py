@@ -14,7 +14,8 @@ from mdcg.package import Package
 from mdcg.package.kernel_file import compile_kernels
 from mdcg.runtime.nvrtc import compile_cuda
 
-from .cuda_cases import DATA, assert_equal, child, saved, water
+from ..processes import printed_by
+from .cuda_cases import DATA, assert_equal, saved, water
 from .kernel_files import Change, altered, cached, plant, with_code
 from .programs import graph, run
 from .test_program import two_layers
@@ -77,10 +78,11 @@ def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
     rows = plain.evaluate(positions, types, descriptors=True, **options)
     want["descriptors"] = rows["descriptors"]
     file = kernels_of(path)
-    code = f"import sys; sys.argv = ['', {str(path)!r}, {str(system)!r}, {file!r}]" + EVALUATE
     cache = tmp_path / "cache"
     changes = {"MDCG_NVRTC_LIB": "/nonexistent/libnvrtc.so", "MDCG_PYTHON": "/nonexistent"}
-    found, summary, report = json.loads(child(code, MDCG_CACHE_DIR=str(cache), **changes))
+    found, summary, report = json.loads(
+        printed_by(EVALUATE, path, system, file, MDCG_CACHE_DIR=str(cache), **changes)
+    )
     assert_equal(found, want)
     kernels = json.loads(report)["kernels"]
     assert {kernel["origin"] for kernel in kernels} == {"named"}

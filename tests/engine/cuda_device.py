@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from mdcg import _core
 from mdcg.runtime.nvrtc import compile_cuda
 
+from ..emulator.driver import Driver
+
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 kernel_source = runpy.run_path(str(CSRC / "kernels/embed.py"))["kernel_source"]
 ITEM = {"float32": "float", "float64": "double"}
@@ -101,49 +103,31 @@ def choose_devices(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("devices", pairs, ids=["same", "two"][: len(pairs)])
 
 
-class Device:
-    """Device 0. All work is on the default stream, and calls wait for it."""
+class Device(Driver):
+    """Device 0; everything is on the default stream and waited for."""
 
     def __init__(self) -> None:
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        context = ctypes.c_void_p()
-        self.call("cuInit", 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.call("cuCtxSetCurrent", context)
-        self.allocated: list[int] = []
-
-    def call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self.driver, name)(*arguments)
-        assert status == 0, f"{name} returned {status}"
+        super().__init__()
+        self.allocated: list[ctypes.c_void_p] = []
 
     def upload(self, array: NDArray[Any]) -> int:
-        """Copy an array to the device; return the address."""
-        array = np.ascontiguousarray(array)
-        address = ctypes.c_uint64()
-        size = ctypes.c_size_t(max(1, array.nbytes))
-        self.call("cuMemAlloc_v2", ctypes.byref(address), size)
-        self.allocated.append(address.value)
-        if array.nbytes:
-            source = ctypes.c_void_p(array.ctypes.data)
-            self.call("cuMemcpyHtoD_v2", address, source, ctypes.c_size_t(array.nbytes))
-        return address.value
+        """Return the address of a copy."""
+        self.allocated.append(self.on_device(array))
+        return self.allocated[-1].value or 0
 
     def download(self, address: int, like: NDArray[Any]) -> NDArray[Any]:
-        """Copy memory of the device to an array like `like`."""
-        self.call("cuCtxSynchronize")
-        out = np.empty_like(like)
-        target = ctypes.c_void_p(out.ctypes.data)
-        self.call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(out.nbytes))
-        return out
+        """Return what is there, of shape and type of `like`."""
+        return self.fetch(ctypes.c_void_p(address), like)
 
-    def free_bytes(self) -> int:
+    def memory(self) -> tuple[int, int]:
+        """Return free bytes and those of the device."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value
+        self.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
 
     def release(self) -> None:
         for address in self.allocated:
-            self.call("cuMemFree_v2", ctypes.c_uint64(address))
+            self.cuMemFree_v2(address)
         self.allocated.clear()
 
     def launch(

@@ -89,15 +89,6 @@ def test_high_powers_of_the_cutoff(tmp_path: Path) -> None:
     compare(path, system(40, 90))
 
 
-@pytest.mark.parametrize("dtype", list(LIMIT))
-def test_pairs_of_types_of_later_lists(dtype: str, tmp_path: Path) -> None:
-    path = two_layers(dtype=dtype, table=True, by_pair=True).write(tmp_path)
-    models = open_both(path)
-    s = system(12, 150, seed=3)
-    for types in (0 * s.types, s.types):
-        compare_models(*models, System(s.positions, types, *s.edges), LIMIT[dtype])
-
-
 def density_package(rng: Any) -> tuple[SmallPackage, dict[str, Any]]:
     """Return a package whose energies are sums of a radial network, and that network."""
     package = SmallPackage(["H", "O", "Fe"], R_MAX)

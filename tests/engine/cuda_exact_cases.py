@@ -13,39 +13,17 @@ import numpy as np
 import pytest
 
 from mdcg import _core
-from mdcg.package import Package
 
-from .cuda_cases import water
 from .cuda_models import evaluate, open_both
-from .cuda_table_cases import compare, saved
+from .cuda_table_cases import compare
 from .test_conv_layer import System, system, two_layers, type_model
 
-DATA = Path(__file__).parents[1] / "data"
 LIMIT = 1e-11
 STEEP = 3000.0
 
 
 def kernels(model: Any) -> set[str]:
     return {kernel["name"] for kernel in json.loads(model.report())["kernels"]}
-
-
-@pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
-def test_converted_packages(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "p.mdcg"
-    Package.open(DATA / f"{name}_float64.mdcg").save(path)
-    saved(str(path))
-    cpu, cuda = _core.Model(str(path), kernels="generic"), _core.Model(str(path), device="cuda")
-    positions, types, cell = water()
-    wanted = {"cell": cell, "periodic": (True, True, True), "virial": True}
-    want = cpu.evaluate(positions, types, **wanted)
-    found = cuda.evaluate(positions, types, **wanted)
-    for key, value in want.items():
-        error = np.abs(np.asarray(found[key]) - value).max() / np.abs(value).max()
-        print(f"{name} {key}: relative error {error:.1e}")
-        assert error < LIMIT
-    names = kernels(cuda)
-    assert any("conv_table_forward_0" in text for text in names)
-    assert not any("radial_forward" in text for text in names)
 
 
 @pytest.mark.parametrize("options", [{"by_pair": True}, {"flip": True}])

@@ -5,7 +5,6 @@ The settings of the emulator that change here are read again whenever they matte
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Callable
 from functools import partial
@@ -60,9 +59,8 @@ def short(function: Callable[[], Any]) -> None:
 
 def used() -> int:
     """Return the bytes that are allocated on all devices."""
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    Device().call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    return total.value - free.value
+    free, total = Device().memory()
+    return total - free
 
 
 def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from mdcg._version import __version__
 from mdcg.package.file import encode
 from mdcg.package.kernel_file import KEY, cache_kernels
 
-from ..signing import signed
+from ..signing import signed, split
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
@@ -29,8 +29,7 @@ def cached(root: Path) -> Path:
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    header, _ = split(path.read_bytes())
     found: dict[str, Any] = json.loads(header["__metadata__"][KEY])
     return found
 
@@ -70,8 +69,7 @@ def plant(source: Path, target: Path, mark: Path) -> None:
     code = library.read_bytes()
     digest = hashlib.sha256(code).hexdigest()
     data = source.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    manifest = json.loads(json.loads(data[8:start])["__metadata__"]["mdcg"])
+    manifest = json.loads(split(data)[0]["__metadata__"]["mdcg"])
     assert manifest["format"] == 1
     tensors = load(data)
     tensors["text"], tensors["code"] = (np.frombuffer(each, np.uint8) for each in (text, code))

@@ -7,9 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from mdcg import _core
+from mdcg.errors import PackageError
 from mdcg.package import Package
 from mdcg.package.builder import Builder, Features, Radial, RadialLayer
 from mdcg.package.linear_map import LinearMap
@@ -125,6 +127,19 @@ def open_model(package: Package, path: Path, **options: Any) -> Any:
     if options.get("device", "cpu") == "cpu":
         options.setdefault("kernels", "generic")
     return _core.Model(str(path), **options)
+
+
+def refused(path: Path, message: str = ".", kind: int = 2) -> None:
+    """See that both readers refuse a file with one sentence."""
+    for reader in (
+        lambda: _core.Model(str(path), kernels="generic"),
+        lambda: Package.open(path),
+    ):
+        with pytest.raises((_core.EngineError, PackageError), match=message) as error:
+            reader()
+        assert path.name in str(error.value)
+        assert "\n" not in str(error.value)
+        assert getattr(error.value, "kind", kind) == kind
 
 
 def evaluate_both(

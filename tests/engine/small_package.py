@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..signing import signed
-
-_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "uint8": "U8"}
+from mdcg.package import Package
 
 
 class SmallPackage:
@@ -69,22 +66,8 @@ class SmallPackage:
         return len(self.manifest["layers"]) - 1
 
     def write(self, path: Path) -> str:
-        """Write a safetensors file; return its path."""
-        text = json.dumps(self.manifest, sort_keys=True, separators=(",", ":"))
-        header: dict[str, Any] = {"__metadata__": {"mdcg": text}}
-        offset = 0
-        for name in sorted(self.tensors):
-            array = self.tensors[name]
-            header[name] = {
-                "dtype": _NAMES[str(array.dtype)],
-                "shape": list(array.shape),
-                "data_offsets": [offset, offset + array.nbytes],
-            }
-            offset += array.nbytes
-        raw = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-        raw += b" " * (-len(raw) % 8)
-        data = b"".join(self.tensors[name].tobytes() for name in sorted(self.tensors))
-        path.write_bytes(signed(len(raw).to_bytes(8, "little") + raw + data))
+        """Write the file, right or wrong; return its path."""
+        Package(self.manifest, self.tensors).save(path)
         return str(path)
 
 

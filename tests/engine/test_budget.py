@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from mdcg import _core
 from mdcg.cli.main import main
 from mdcg.package.kernel_file import device_refusal
 
+from ..processes import printed_by
 from .problems import build
 from .small_package import SmallPackage
 from .symmetry import DATA
@@ -120,15 +119,8 @@ def test_a_small_file_asks_for_much(name: str, tmp_path: Path) -> None:
     path = Path(CASES[name]().write(tmp_path / "p.mdcg"))
     size = path.stat().st_size
     assert size < 4e6
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", OPEN, path],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    *said, peak = done.stdout.splitlines()
-    assert len(said) == 1, done.stdout
+    *said, peak = printed_by(OPEN, path).splitlines()
+    assert len(said) == 1, said
     assert " asks for up to " in said[0]
     assert re.search(r"the memory budget of a file of \d+\.\d [kM]B is [567]\d\d\.\d MB: ", said[0])
     assert int(peak) < 60e6 + 40 * size

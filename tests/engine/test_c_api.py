@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 import mdcg
 from mdcg import MDCGCalculator, _core
 
-from .capi import ListNumbers, Options, Rank, library
+from .capi import EXCHANGE, Communicator, ListNumbers, Options, Rank, Results, System, library
 from .sequences import check_sequences
 from .test_program import two_layers
 
@@ -41,20 +42,145 @@ def compile_c(source: Path, target: Path) -> None:
     subprocess.run([*command, str(library), f"-Wl,-rpath,{FOLDER}", "-lm"], check=True)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kernels", [False, True], ids=["generic", "generated"])
-def test_c_interface(tmp_path: Path, dtype: str, kernels: bool) -> None:
-    """Arguments and error messages, ghosts against a periodic cell, threads, empty ranks."""
-    two_layers(dtype).package().save(tmp_path / "p.mdcg")
+def test_a_host_in_c(tmp_path: Path) -> None:
+    two_layers().package().save(tmp_path / "p.mdcg")
     compile_c(Path(__file__).parent / "c_api.c", tmp_path / "c_api")
-    done = subprocess.run(
-        [tmp_path / "c_api", tmp_path / "p.mdcg"],
-        env={**os.environ, "OMP_NUM_THREADS": "2", "MDCG_DISABLE_JIT": str(int(not kernels))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [tmp_path / "c_api", tmp_path / "p.mdcg"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+ARGUMENT, FILE, UNSUPPORTED, COMMUNICATION = 1, 2, 3, 6
+
+
+class Host:
+    """A model of two layers and three atoms in a cell, or two of them and a ghost."""
+
+    def __init__(self, folder: Path) -> None:
+        two_layers().package().save(folder / "p.mdcg")
+        self.lib, self.model, self.path = library(), ctypes.c_void_p(), str(folder / "p.mdcg")
+        assert self.open(self.path, Options(kernels=b"generic")) == 0
+        self.kept: list[Any] = []
+        self.energy = self.array([0.0])
+
+    def array(self, values: Any, dtype: type = np.float64) -> int:
+        self.kept.append(np.ascontiguousarray(values, dtype))
+        return int(self.kept[-1].ctypes.data)
+
+    def open(self, path: str | None, options: Any) -> int:
+        name = None if path is None else path.encode()
+        given = None if options is None else ctypes.byref(options)
+        return int(self.lib.mdcg_open(name, given, ctypes.byref(self.model)))
+
+    def in_cell(self, **changes: Any) -> System:
+        at, cell = [[0, 0, 0], [0.9, 0.3, 0], [-0.4, 0.8, 0]], np.diag([7.0, 6.5, 7.0])
+        fields: dict[str, Any] = {"num_local": 3, "num_nodes": 3, "make_edges": 1}
+        fields |= {"positions": self.array(at), "types": self.array([1, 0, 0], np.int32)}
+        fields |= {"cell": self.array(cell), "periodic": self.array([1, 1, 1], np.int32)}
+        return System(**{**fields, **changes})
+
+    def with_ghost(self, **changes: Any) -> System:
+        ends = [self.array(end, np.int32) for end in ([1, 2, 0, 2], [0, 0, 1, 1])]
+        fields = {"num_local": 2, "make_edges": 0, "cell": None, "periodic": None}
+        fields |= {"num_edges": 4, "sender": ends[0], "receiver": ends[1]}
+        return self.in_cell(**{**fields, **changes})
+
+    def evaluate(self, system: System | None, communicator: Any = None, results: Any = True) -> int:
+        if results is True:
+            results = Results(energy=self.energy)
+        given = [each and ctypes.byref(each) for each in (system, communicator, results)]
+        return int(self.lib.mdcg_evaluate(self.model, *given))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+PASSES, FAILS = EXCHANGE(lambda *_: 0), EXCHANGE(lambda *_: 17)
+
+
+def talking(**changes: Any) -> Communicator:
+    return Communicator(**{"forward": PASSES, "reverse": PASSES, **changes})
+
+
+REFUSED: dict[str, tuple[Callable[[Host], int], int]] = {
+    "/nonexistent.mdcg": (lambda h: h.open("/nonexistent.mdcg", None), FILE),
+    "path is null": (lambda h: h.open(None, None), ARGUMENT),
+    "'fast'": (lambda h: h.open(h.path, Options(kernels=b"fast")), ARGUMENT),
+    "'tpu'": (lambda h: h.open(h.path, Options(device=b"tpu")), UNSUPPORTED),
+    "threads is -1": (lambda h: h.open(h.path, Options(threads=-1)), ARGUMENT),
+    "threads is -2": (lambda h: h.lib.mdcg_set_threads(h.model, -2), ARGUMENT),
+    "model is null": (lambda h: h.lib.mdcg_evaluate(None, None, None, None), ARGUMENT),
+    "mdcg_system is null": (lambda h: h.evaluate(None), ARGUMENT),
+    "mdcg_results is null": (lambda h: h.evaluate(h.in_cell(), None, None), ARGUMENT),
+    "mdcg_system.size is": (
+        lambda h: h.evaluate(changed(h.in_cell(), size=ctypes.sizeof(System) - 8)),
+        ARGUMENT,
+    ),
+    "communicator": (lambda h: h.evaluate(h.with_ghost()), ARGUMENT),
+    "communicator.reverse is null": (
+        lambda h: h.evaluate(h.with_ghost(), Communicator(forward=PASSES)),
+        ARGUMENT,
+    ),
+    "forward returned 17": (
+        lambda h: h.evaluate(h.with_ghost(), talking(forward=FAILS)),
+        COMMUNICATION,
+    ),
+    "num_local": (lambda h: h.evaluate(h.with_ghost(num_local=4), talking()), ARGUMENT),
+    "positions is null": (
+        lambda h: h.evaluate(h.with_ghost(positions=None), talking()),
+        ARGUMENT,
+    ),
+    "make_edges": (lambda h: h.evaluate(h.with_ghost(make_edges=1), talking()), ARGUMENT),
+    "receiver[3] is 2": (
+        lambda h: h.evaluate(h.with_ghost(receiver=h.array([0, 0, 1, 2], np.int32)), talking()),
+        ARGUMENT,
+    ),
+    "the type of atom 1 is 1000": (
+        lambda h: h.evaluate(h.in_cell(types=h.array([0, 1000, 0], np.int32))),
+        ARGUMENT,
+    ),
+    "cell is null": (lambda h: h.evaluate(h.in_cell(cell=None)), ARGUMENT),
+}
+
+
+def changed(struct: Any, **fields: Any) -> Any:
+    for name, value in fields.items():
+        setattr(struct, name, value)
+    return struct
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_what_the_c_interface_refuses(host: Host, sentence: str) -> None:
+    call, status = REFUSED[sentence]
+    model = host.model.value
+    assert call(host) == status
+    assert sentence in host.lib.mdcg_last_error().decode()
+    host.model.value = host.model.value or model
+    assert host.evaluate(host.in_cell()) == 0, "the model is as good as before"
+
+
+def test_atoms_are_named_as_the_host_does(host: Host) -> None:
+    host.evaluate(host.in_cell(types=host.array([0, 1000, 0], np.int32)))
+    about = host.lib.mdcg_last_error_about
+    about.restype = ctypes.c_char_p
+    assert b"the type of atom 12 is 1000" in about(
+        ctypes.c_void_p(host.array([11, 12, 13], np.int64))
+    )
+    assert about(None) == host.lib.mdcg_last_error()
+
+
+def test_no_atoms_and_other_numbers_of_threads(host: Host) -> None:
+    energies = []
+    for threads in (1, 2, 0):
+        assert host.lib.mdcg_set_threads(host.model, threads) == 0
+        assert host.evaluate(host.in_cell()) == 0
+        energies.append(host.kept[0][0])
+    assert len(set(energies)) == 1
+    assert host.evaluate(host.in_cell(num_local=0, num_nodes=0)) == 0
+    assert host.kept[0][0] == 0.0
+    assert host.evaluate(System(), talking()) == 0, "an empty rank"
 
 
 def test_calls_in_any_order(tmp_path: Path) -> None:
@@ -185,17 +311,6 @@ def test_module_refuses_the_library_of_another_version(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "libmdcg.so" in done.stderr
     assert version.decode() in done.stderr
-
-
-def test_packages_run_without_torch(tmp_path: Path) -> None:
-    two_layers().package().save(tmp_path / "p.mdcg")
-    code = (
-        "import sys; from mdcg import _core; import mdcg.calculators\n"
-        f"_core.Model({str(tmp_path / 'p.mdcg')!r}).evaluate([[0., 0., 0.]], [0])\n"
-        "print(sorted(set(sys.modules) & {'torch', 'e3nn', 'mace', 'nequip'}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_one_default_skin() -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 
 #: These run on an emulator that works only when the program waits for it: what does not wait finds
-#: nothing. The first also runs on one that works at once, as all further files do.
-STEPS = "cuda_cases.py"
+#: nothing. Further files run on one that works at once.
 WAITING = (
+    "cuda_cases.py",
     "cuda_dispersion_cases.py",
     "cuda_exact_cases.py",
     "cuda_kernel_cases.py",
@@ -27,11 +27,6 @@ TYPES = ("cuda_batch_cases.py", "cuda_type_cases.py")
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 
-@at_once_and_late
-def test_steps_on_two_emulated_devices(late: str) -> None:
-    run_cases_emulated(STEPS, EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE=late)
-
-
 def test_waiting_for_an_emulated_device() -> None:
     run_cases_emulated(*WAITING, EMULATED_CUDA_DEVICES="2", EMULATED_CUDA_LATE="1")
 
@@ -42,6 +37,6 @@ def test_on_an_emulated_device(files: tuple[str, ...]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("file", [STEPS, *WAITING, *EDGES, *NODES, *TYPES])
+@pytest.mark.parametrize("file", [*WAITING, *EDGES, *NODES, *TYPES])
 def test_on_a_device(file: str) -> None:
     run_cases_on_a_device(file)

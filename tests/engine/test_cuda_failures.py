@@ -1,14 +1,18 @@
-"""Refusals and missing functions of a driver: one sentence each, and the next step works."""
+"""What drivers and devices refuse or lack: one sentence each, and the next step works."""
 
 from __future__ import annotations
 
+import ctypes
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from mdcg import _core
+
 from ..emulator.emulator import emulator_libraries, run_emulated
-from .case_runs import at_once_and_late, run_cases_emulated, run_cases_on_a_device
+from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_cases import saved
 from .test_budget import all_paths
 from .test_program import two_layers
@@ -104,39 +108,59 @@ failure(step, model, 700)
 # -- captured steps --------------------------------------------------------------------------------
 
 
-def test_a_step_that_cannot_be_captured(package: Path) -> None:
-    code = f"""
-model = _core.Model({str(package)!r}, device="cuda")
-g = np.random.default_rng(0).uniform(0, 4, (12, 3))
-edges = tuple(np.array(k, np.int32) for k in zip(*[(i, j) for i in range(12) for j in range(12)
-                                                   if i != j]))
-edges += (np.zeros((len(edges[0]), 3)),)
-def step(same):
-    return model.evaluate(g, np.zeros(12), edges=edges, same_edges=same)
-want = step(False)
-os.environ["EMULATED_CUDA_NO_GRAPHS"] = "1"
-failure(step, True)
-os.environ["EMULATED_CUDA_NO_GRAPHS"] = "0"
-for k in range(3):
-    got = step(k > 0)
-    print(all(np.array_equal(got[name], want[name]) for name in want))
-print(json.loads(model.report())["replays"])
-"""
-    line, *rest = said(code)
-    assert line.startswith("5 out of memory on device cuda:0 (cuGraphInstantiateWithFlags failed: ")
-    assert rest == ["True", "True", "True", "2"]
-
-
 @pytest.mark.slow
-@at_once_and_late
-def test_calculators_and_exchanges_emulated(late: str) -> None:
-    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": late}
+def test_calculators_and_exchanges_emulated() -> None:
+    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": "1"}
     run_cases_emulated("cuda_failure_cases.py", "cuda_exchange_cases.py", **settings)
 
 
 @pytest.mark.gpu
 def test_exchanges_on_a_device() -> None:
     run_cases_on_a_device("cuda_exchange_cases.py")
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+def test_no_device(package: Path) -> None:
+    code = f"""
+for device in ("cuda", "cuda:1"):
+    failure(lambda: _core.Model({str(package)!r}, device=device))
+print(_core.Model({str(package)!r}).evaluate(np.zeros((1, 3)), np.zeros(1))["energy"] != 0)
+"""
+    none = said(code, EMULATED_CUDA_DEVICES="0")
+    assert [line[:2] for line in none[:2]] == ["9 ", "9 "]
+    assert all("device is 'cuda" in line and "device cpu" in line for line in none[:2])
+    assert none[2] == "True"
+    one = said(code, EMULATED_CUDA_DEVICES="1")
+    sentence = "9 device is 'cuda:1', and there is one, cuda:0: choose another one, or device cpu"
+    assert one[:2] == ["none", sentence]
+
+
+def test_no_driver(package: Path) -> None:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        with pytest.raises(_core.EngineError, match="device is 'cuda', and there is no CUDA driv"):
+            _core.Model(str(package), device="cuda")
+    else:
+        pytest.skip("this machine has a CUDA driver")
+
+
+@pytest.mark.parametrize(
+    ("capability", "sentence"),
+    [
+        (
+            "61",
+            "3 the device has compute capability 6.1, CUDA kernels need 8.0",
+        ),
+        ("130", "4 NVRTC .*is too old for this card: it does not compile for sm_130, only for"),
+    ],
+)
+def test_cards_that_are_too_old_or_too_new(package: Path, capability: str, sentence: str) -> None:
+    code = f"failure(_core.Model({str(package)!r}, device='cuda').prepare)"
+    (line,) = said(code, EMULATED_CUDA_CAPABILITY=capability)
+    assert re.match(sentence.replace("(", "[(]").replace(")", "[)]"), line), line
 
 
 # -- drivers ---------------------------------------------------------------------------------------

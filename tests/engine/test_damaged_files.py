@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,11 @@ import numpy as np
 import pytest
 
 from mdcg import _core
-from mdcg.errors import PackageError
 from mdcg.package import Package
 
-from ..signing import signed
+from ..processes import printed_by
+from ..signing import joined, signed, split
+from .programs import refused
 from .small_package import SmallPackage
 from .test_program import two_layers
 from .test_threads import rows, tables
@@ -28,37 +27,10 @@ DATA = ROOT / "tests" / "data"
 MACE = DATA / "mace_water_float32.mdcg"
 
 
-def split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return header and tensors of a file."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    return json.loads(data[8:start]), data[start:]
-
-
-def joined(header: dict[str, Any], tensors: bytes) -> bytes:
-    raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    return len(raw).to_bytes(8, "little") + raw + tensors
-
-
-def refused(path: Path, message: str = ".") -> None:
-    """Check that both readers refuse a file with one sentence."""
-    for reader in (
-        lambda: _core.Model(str(path), kernels="generic"),
-        lambda: Package.open(path),
-    ):
-        with pytest.raises((_core.EngineError, PackageError), match=message) as error:
-            reader()
-        assert path.name in str(error.value)
-        assert "\n" not in str(error.value)
-        assert getattr(error.value, "kind", 2) == 2
-
-
 def isolated(code: str, *arguments: object) -> str:
-    """Run code, which may crash, in a subprocess with 6 GB; return its output."""
+    """Run code in a process of its own with 6 GB; return what it prints."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))\n"
-    command = [sys.executable, "-W", "ignore", "-c", limit + code, *map(str, arguments)]
-    done = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr or f"exit status {done.returncode}: {done.stdout}"
-    return done.stdout
+    return printed_by(limit + code, *arguments)
 
 
 # ---- the digest ----
@@ -285,15 +257,13 @@ import copy, json, sys
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[2])
-from signing import signed
+from signing import signed, split
 from mdcg import _core
 from mdcg.errors import PackageError
 from mdcg.package import Package
 
 source, folder, count = Path(sys.argv[1]), Path(sys.argv[3]), int(sys.argv[4])
-data = source.read_bytes()
-start = 8 + int.from_bytes(data[:8], "little")
-header, tensors = json.loads(data[8:start]), data[start:]
+header, tensors = split(source.read_bytes())
 original = json.loads(header["__metadata__"]["mdcg"])
 rng = np.random.default_rng(int(sys.argv[5]))
 STRANGE = [
@@ -420,8 +390,7 @@ assert peak < 500_000
 def test_files_that_only_claim_to_be_large(tmp_path: Path) -> None:
     """They are refused by their first bytes, before the whole file is read."""
     data = MACE.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    metadata = json.loads(data[8:start])["__metadata__"]
+    metadata = split(data)[0]["__metadata__"]
     zeros = {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}
     begins = {
         "zeros": b"",

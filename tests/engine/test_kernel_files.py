@@ -19,12 +19,14 @@ from ase.build import molecule
 
 from mdcg import MDCGCalculator, Package, _core
 from mdcg.cli.main import main
-from mdcg.errors import KernelCompileError, PackageError, UnsupportedProblemError
+from mdcg.errors import KernelCompileError, UnsupportedProblemError
 from mdcg.package.kernel_file import cache_kernels, compile_kernels
 
+from ..processes import printed_by
+from ..signing import joined, split
 from .capi import Rank
 from .kernel_files import altered, cached, manifest_of, plant, with_code
-from .programs import graph, run
+from .programs import graph, refused, run
 from .test_program import two_layers
 
 DATA = Path(__file__).parents[1] / "data"
@@ -258,14 +260,8 @@ for _ in range(2):
     model.prepare()
     print(model.summary())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(package)],
-        env={**os.environ, "MDCG_CACHE_DIR": str(tmp_path / "file/cache"), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, second = done.stdout.splitlines()
+    places = {"MDCG_CACHE_DIR": str(tmp_path / "file/cache"), "TMPDIR": str(tmp_path)}
+    first, second = printed_by(code, package, **places).splitlines()
     assert " made in " in first
     assert "cached" in second
     assert "cannot be written (" in first
@@ -417,10 +413,8 @@ def test_code_in_packages_of_format_1_is_never_run(
 
 
 def test_swapped_tensors_are_refused(package: Path) -> None:
-    """Two tensors of equal shape exchange their entries in the index."""
-    data = package.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
+    """Two of equal shape that exchange their places in the index."""
+    header, tensors = split(package.read_bytes())
     names = [name for name in header if name != "__metadata__"]
     one, other = next(
         (a, b)
@@ -429,12 +423,8 @@ def test_swapped_tensors_are_refused(package: Path) -> None:
         == [header[b][key] for key in ("dtype", "shape")]
     )
     header[one], header[other] = header[other], header[one]
-    raw = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    raw += b" " * (-len(raw) % 8)
-    package.write_bytes(len(raw).to_bytes(8, "little") + raw + data[start:])
-    for error, read in ((PackageError, Package.open), (_core.EngineError, _core.Model)):
-        with pytest.raises(error, match="its SHA-256 differs"):
-            read(str(package))
+    package.write_bytes(joined(header, tensors))
+    refused(package, "its SHA-256 differs")
 
 
 def test_a_file_that_is_rewritten_changes_nothing(package: Path) -> None:
@@ -489,5 +479,4 @@ def test_cached_kernels_are_found_without_torch(package: Path) -> None:
         f"assert main(['kernels', {str(package)!r}, '--target', 'native']) == 0\n"
         "print(*sorted({'torch', 'ase', 'e3nn'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.splitlines() == [str(path), ""], done.stderr
+    assert printed_by(code).splitlines() == [str(path), ""]

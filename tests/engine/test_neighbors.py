@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from time import perf_counter
 
@@ -18,6 +17,7 @@ from hypothesis import example, given, settings
 
 from mdcg import _core
 
+from ..processes import printed_by
 from .cells import CELLS, PBC
 
 R_MAX = 3.7
@@ -319,10 +319,9 @@ def test_messages_where_libstdcxx_is_linked_statically(tmp_path: Path) -> None:
     cell = [5, 0, 0, 0, 5.25, 0, 0, 0, 5]
     infinite = [5, 0, 0, 0, np.inf, 0, 0, 0, 5]
     cases = [([0, 0.5, np.nan], cell), ([1.5, 0, 1.25e9], cell), ([0, 0, 0], infinite)]
-    command = [sys.executable, "-c", STATIC_CALLS, str(library), *map(json.dumps, cases)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = printed_by(STATIC_CALLS, library, *map(json.dumps, cases))
     shown = ["[0, 0.5, nan]", "[1.5, 0, 1.25e+09]", "[[5, 0, 0], [0, inf, 0], [0, 0, 5]]"]
-    for line, numbers in zip(done.stdout.splitlines(), shown, strict=True):
+    for line, numbers in zip(said.splitlines(), shown, strict=True):
         assert numbers in line
 
 

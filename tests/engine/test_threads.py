@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ..processes import printed_by
 from .problems import build
 from .small_package import SmallPackage
 
@@ -23,19 +22,6 @@ GIVES_BACK = {
     "MALLOC_TRIM_THRESHOLD_": "65536",
     "MALLOC_ARENA_MAX": "1",
 }
-
-
-def run(code: str, *arguments: object, **environment: str) -> None:
-    """Run code in a subprocess, which may hang or be killed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
-        env={**os.environ, **environment},
-        timeout=120,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr or f"exit status {done.returncode}"
 
 
 FORK = """
@@ -93,7 +79,7 @@ moved.positions[0] += 1.0
 )
 def test_a_forked_child_has_one_thread(case: str) -> None:
     code = FORK + case + "\nin_a_child(work)\n"
-    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+    printed_by(code, WATER / "water.mdcg", WATER / "water192.xyz")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +114,7 @@ def work():
         + work
         + "\nin_a_child(work)\nthread.join()\n"
     )
-    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+    printed_by(code, WATER / "water.mdcg", WATER / "water192.xyz")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user of a process needs root")
@@ -165,7 +151,7 @@ for limit in range(1, 12):
         calcs[1].reset()
 assert 5 < failed < 11, failed
 """
-    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+    printed_by(code, WATER / "water.mdcg", WATER / "water192.xyz")
 
 
 MEMORY = """
@@ -208,7 +194,7 @@ new.update(few, np.eye(3) * 18.2, [True] * 3, 2)
 assert new.num_edges == edges
 """
     )
-    run(code, **GIVES_BACK)
+    printed_by(code, **GIVES_BACK)
 
 
 def rows(channels: int) -> SmallPackage:
@@ -291,7 +277,7 @@ for megabytes in (2, 3, 5, 8, 11, 15, 20, 26, 33, 41, 50, 60, 80, 100, 150, 250)
 assert failed > 2, failed
 """
     )
-    run(code, path, **GIVES_BACK)
+    printed_by(code, path, **GIVES_BACK)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -323,7 +309,7 @@ for megabytes in range(12, 60, 4):
 assert failed > 1, failed
 """
     )
-    run(code, WATER / "water.mdcg", WATER / "water192.xyz", members, threads, **GIVES_BACK)
+    printed_by(code, WATER / "water.mdcg", WATER / "water192.xyz", members, threads, **GIVES_BACK)
 
 
 def test_threads_of_python_share_a_calculator() -> None:
@@ -352,7 +338,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert not wrong, wrong
 """
-    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+    printed_by(code, WATER / "water.mdcg", WATER / "water192.xyz")
 
 
 def test_a_list_stays_while_it_is_read() -> None:
@@ -391,4 +377,4 @@ finally:
     done.set()
     thread.join()
 """
-    run(code, WATER / "water.mdcg", WATER / "water192.xyz")
+    printed_by(code, WATER / "water.mdcg", WATER / "water192.xyz")

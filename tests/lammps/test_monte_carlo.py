@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from ..signing import signed
+from mdcg.package import Package
+
 from .lmp import BAR, Output, head, package, reference, run_input, same, water, write_data
 
 BOLTZMANN = 8.617343e-5  # LAMMPS' own, units metal, eV/K
@@ -22,12 +22,10 @@ CONTROL = "pair_style lj/cut 5.0\npair_coeff * * 0.0 1.0\n"  # without any energ
 
 def bound(folder: Path, energy: float = -20.0) -> Path:
     """Return a package whose atoms have this energy more each, as those of real models do."""
-    data = bytearray(package("nequip", "float64").read_bytes())
-    start = 8 + int.from_bytes(data[:8], "little")
-    begin, end = json.loads(data[8:start])["energy.shift"]["data_offsets"]
-    data[start + begin : start + end] = np.array([energy - 0.05]).tobytes()
+    shifted = Package.open(package("nequip", "float64"))
+    shifted.tensors["energy.shift"] = np.array([energy - 0.05])
     path = folder / "bound.mdcg"
-    path.write_bytes(signed(bytes(data)))
+    shifted.save(path)
     return path
 
 

@@ -21,6 +21,7 @@ from mdcg.cli import jobs
 from mdcg.cli.patch import main
 from mdcg.patch import is_patched, load_model, model_info, model_record
 
+from ..processes import printed_by
 from .conftest import listing
 
 
@@ -391,8 +392,7 @@ def test_arguments_are_parsed_before_heavy_imports() -> None:
         "heavy = {'torch', 'numpy', 'ase', 'e3nn', 'mace'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed_by(code)
 
 
 def test_help_and_version_are_quick() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from mdcg.package.dispersion import BOHR, HARTREE, d3_data, training_functional
 from mdcg.package.kernel_file import compile_kernels
 
 from ..engine.small_package import SmallPackage
+from ..processes import printed_by
 
 ELEMENTS = ["H", "C", "N", "O", "Na", "Si", "Cl", "Ar", "Fe", "Cs", "Au"]
 
@@ -246,7 +245,7 @@ def test_running_needs_no_reference_data(package: str) -> None:
         "assert calc.get_potential_energy(Atoms('Ar2', [[0, 0, 0], [0, 0, 4]])) < -1e-3\n"
         "assert not {'tad_dftd3', 'tad_mctc', 'dftd3', 'torch'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    printed_by(code)
 
 
 def test_nothing_and_no_distance(package: str) -> None:

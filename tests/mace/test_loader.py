@@ -10,7 +10,6 @@ import os
 import pickle
 import shutil
 import struct
-import subprocess
 import sys
 import threading
 import types
@@ -27,6 +26,7 @@ from mdcg import CheckpointError, MissingDependencyError, patch_model
 from mdcg.patch import load_model, loader, model_info, verify_patch
 from mdcg.patch.systems import Structure
 
+from ..processes import printed_by
 from .conftest import PUBLIC
 
 OWN = (
@@ -120,14 +120,8 @@ def test_first_import_of_mace_leaves_the_environment(checkpoint: Any) -> None:
         "assert 'mace' in sys.modules\n"
         "assert watched() == before, watched()\n"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::FutureWarning", "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+    code = "import warnings\nwarnings.simplefilter('error', FutureWarning)\n" + code
+    printed_by(code, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=None)
 
 
 @pytest.mark.e3nn

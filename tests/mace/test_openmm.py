@@ -326,20 +326,6 @@ def test_terms_that_are_switched_off_may_be_infinite() -> None:
     assert np.isfinite(forces).all()
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_all_atoms_in_any_order(platform: str, rng: Any) -> None:
-    atoms = water(2, seed=3)
-    atoms.calc = MDCGCalculator(MODEL)
-    for _ in range(3):
-        system = bare(atoms)
-        order = rng.permutation(len(atoms))
-        mdcg.openmm.add_force(system, topology_of(atoms), MODEL, order, threads=1)
-        energy, forces = evaluate(system, atoms, platform)
-        exact = 1e-9 if platform == "Reference" else 1e-4
-        assert abs(energy - atoms.get_potential_energy()) < exact
-        np.testing.assert_allclose(forces, atoms.get_forces(), rtol=0, atol=exact)
-
-
 @pytest.mark.parametrize("molecules", [1, 2, 8])
 def test_virtual_sites_belong_to_their_atoms(molecules: int) -> None:
     """The charges of TIP4P sit on sites that have no element and that no package sees."""

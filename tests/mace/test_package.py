@@ -169,12 +169,6 @@ def test_heads(head: str, readout: str) -> None:
     compare(model, package, head)
 
 
-def test_head_must_be_named() -> None:
-    model = build_model(**HEADS)
-    with pytest.raises(ValueError, match=r"3 heads \(low, middle, high\): name one"):
-        convert_model(model)
-
-
 @pytest.mark.parametrize("block", [AGNOSTIC, NONLINEAR])
 def test_low_rank_adapters_are_merged(block: str) -> None:
     from mace.modules.lora import inject_LoRAs

@@ -180,10 +180,6 @@ def compiled(path: Path) -> None:
         archive.writestr("model.nequip/data/aotinductor/model/x.wrapper.so", b"")
 
 
-def renamed_package(path: Path, package: Path) -> None:
-    path.write_bytes(package.read_bytes())
-
-
 @pytest.mark.parametrize(
     ("make", "name", "said"),
     [

@@ -37,8 +37,6 @@ ZBL = {
     "units": "metal",
 }
 CONFIGS: dict[str, dict[str, Any]] = {
-    "pair-potential": {"pair_potential": ZBL},
-    "three-layers": {"num_layers": 3},
     "cutoffs": {"per_edge_type_cutoff": {"H": 2.0, "C": {"H": 4.0, "C": 3.5, "O": 3.7}, "O": 3.9}},
     "unequal": {"parity": False, "num_features": [7, 2, 3], "pair_potential": ZBL},
     "preset-like": {
