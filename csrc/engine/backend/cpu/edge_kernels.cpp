@@ -3,37 +3,18 @@
 
 #include "engine/backend/cpu/lanes.hpp"
 #include "engine/edges/spline_basis.hpp"
+#include "kernels/spherical_harmonics.hpp"
 
 namespace mdcg {
 namespace {
 
-constexpr int MAX_L = 12;
-
-// Y_{l,±m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, where P^(m) is the m-th derivative of the
-// Legendre polynomial. The axis of e3nn's basis is y.
 template <typename T>
 void harmonics(int l_max, const T* factors, std::int64_t edges, const T* unit, T* out) {
     using V = Vector<T>;
     for (std::int64_t e = 0; e < edges; e += lanes<T>) {
-        const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
-                z = load<V>(unit + 2 * edges + e);
-        V re = V{} + T(1), im = V{};
-        V diagonal = V{} + T(1);  // (2m-1)!!
-        for (int m = 0; m <= l_max; ++m) {
-            V before = V{}, p = diagonal;
-            for (int l = m; l <= l_max; ++l) {
-                const int row = l * l + l;
-                store(out + (row + m) * edges + e, p * factors[row + m] * re);
-                if (m > 0) store(out + (row - m) * edges + e, p * factors[row - m] * im);
-                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
-                before = p;
-                p = next;
-            }
-            const V re_next = re * z - im * x;
-            im = im * z + re * x;
-            re = re_next;
-            diagonal = diagonal * T(2 * m + 1);
-        }
+        const V u[] = {load<V>(unit + e), load<V>(unit + edges + e), load<V>(unit + 2 * edges + e)};
+        spherical_harmonics(l_max, factors, u, V{} + T(1),
+                            [&](int i, V value) { store(out + i * edges + e, value); });
     }
 }
 
@@ -42,42 +23,11 @@ void harmonics_gradient(int l_max, const T* factors, std::int64_t edges, const T
                         T* gradient) {
     using V = Vector<T>;
     for (std::int64_t e = 0; e < edges; e += lanes<T>) {
-        const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
-                z = load<V>(unit + 2 * edges + e);
-        V re = V{} + T(1), im = V{};         // (z + i x)^m
-        V re_before = V{}, im_before = V{};  // (z + i x)^(m-1)
-        V diagonal = V{} + T(1);
-        V gx = V{}, gy = V{}, gz = V{};
-        for (int m = 0; m <= l_max; ++m) {
-            V before = V{}, p = diagonal;
-            V real = V{}, imaginary = V{}, axis_real = V{}, axis_imaginary = V{};
-            for (int l = m; l <= l_max; ++l) {
-                const int row = l * l + l;
-                if (m > 0) {
-                    real += load<V>(d + (row + m) * edges + e) * factors[row + m] * p;
-                    imaginary += load<V>(d + (row - m) * edges + e) * factors[row - m] * p;
-                    // the derivative of P^(m-1) is P^(m)
-                    axis_real += load<V>(d + (row + m - 1) * edges + e) * factors[row + m - 1] * p;
-                    if (m > 1)
-                        axis_imaginary +=
-                            load<V>(d + (row - m + 1) * edges + e) * factors[row - m + 1] * p;
-                }
-                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
-                before = p;
-                p = next;
-            }
-            gz += (real * re_before + imaginary * im_before) * T(m);
-            gx += (imaginary * re_before - real * im_before) * T(m);
-            gy += axis_real * re_before + axis_imaginary * im_before;
-            re_before = re;
-            im_before = im;
-            re = re_before * z - im_before * x;
-            im = im_before * z + re_before * x;
-            diagonal = diagonal * T(2 * m + 1);
-        }
-        store(gradient + e, gx);
-        store(gradient + edges + e, gy);
-        store(gradient + 2 * edges + e, gz);
+        const V u[] = {load<V>(unit + e), load<V>(unit + edges + e), load<V>(unit + 2 * edges + e)};
+        V sum[3];
+        mdcg::harmonics_gradient(
+            l_max, factors, u, [&](int i) { return load<V>(d + i * edges + e); }, sum);
+        for (int k = 0; k < 3; ++k) store(gradient + k * edges + e, sum[k]);
     }
 }
 
