@@ -26,7 +26,7 @@ INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long receiver, Long numb
     found.by_length = entry.inverse_step / root;
     found.cut = 1;
     if (p.power != 0) {
-        polynomial_cutoff(p.power, r / r_max, found.cut, found.cut_slope);
+        polynomial_cutoff(p.power, 0, r / r_max, found.cut, found.cut_slope);
         found.cut_slope /= r_max;
     }
     return found;

@@ -33,7 +33,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) to_vectors(const Harmonics
     const T* const u = p.unit + 3 * edge;
     if (u[0] == T(0) && u[1] == T(0) && u[2] == T(0)) return;
     double d[3];
-    harmonics_gradient(p.factors, u, rows + threadIdx.x * ROW, d);
+    const T* const own = rows + threadIdx.x * ROW;
+    harmonics_gradient(L_MAX, p.factors, u, [&](int i) { return own[i]; }, d);
     const double inverse = 1.0 / p.length[edge];
     const double along =
         p.d_length[begin + threadIdx.x] - (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;

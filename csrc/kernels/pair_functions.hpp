@@ -2,18 +2,10 @@
 // vector of numbers; the including file declares exponential(V) and square_root(V) before.
 #pragma once
 
+#include "kernels/radial_functions.hpp"
 #include "kernels/types.hpp"
 
 namespace mdcg {
-
-// 1 - (n+1)(n+2)/2 x^n + n(n+2) x^(n+1) - n(n+1)/2 x^(n+2) and its derivative; 0 from x = 1 on.
-MDCG_HD void polynomial_cutoff(double n, double x, double& value, double& slope) {
-    const bool inside = x < 1.0;
-    const double low = power(x, n - 1), rest = 1.0 - x;
-    value = 1.0 + low * x * (-(n + 1) * (n + 2) / 2 + x * (n * (n + 2) - x * (n * (n + 1) / 2)));
-    slope = -n * (n + 1) * (n + 2) / 2 * low * rest * rest;
-    if (!inside) value = slope = 0;
-}
 
 // How much a neighbour counts in a coordination number: 1 / (1 + exp(-steepness (radius / r - 1))).
 // `change` is its derivative by r, divided by r.
@@ -64,7 +56,7 @@ struct ScreenedRepulsion {
         const double reach = r_max[pair];
         if (!(r < reach)) return false;
         double cut, cut_slope;
-        polynomial_cutoff(power, r / reach, cut, cut_slope);
+        polynomial_cutoff(power, 0, r / reach, cut, cut_slope);
         double screen = 0, screen_slope = 0;
         for (Long k = 0; k < terms; ++k) {
             const double decay = exponents[k] / a[pair];

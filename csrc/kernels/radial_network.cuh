@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/activation.cuh"
 #include "kernels/radial.hpp"
+#include "kernels/radial_functions.hpp"
 
 // The radial network of a tile of EDGES edges, in one block. Values of a layer are in shared memory
 // as [unit][edge], weights come from the first-level cache.
@@ -59,21 +60,6 @@ struct Tile {
     int active[EDGES];
 };
 
-// 1 - (n+1)(n+2)/2 x^n + n(n+2) x^(n+1) - n(n+1)/2 x^(n+2) and its derivative, below x = 1.
-INLINE void envelope(double n, double x, double& value, double& slope) {
-    double low;  // x^(n-1)
-#if CUTOFF_WHOLE > 0
-    low = 1;
-#pragma unroll
-    for (int i = 1; i < CUTOFF_WHOLE; ++i) low *= x;
-#else
-    low = pow(x, n - 1);
-#endif
-    const double rest = 1.0 - x;
-    value = 1.0 + low * x * (-(n + 1) * (n + 2) / 2 + x * (n * (n + 2) - x * (n * (n + 1) / 2)));
-    slope = low * rest * rest * (-n * (n + 1) * (n + 2) / 2);
-}
-
 INLINE void look_at_edges(const RadialArguments<T>& p, Tile& tile) {
     for (int s = threadIdx.x; s < EDGES; s += THREADS) {
         const Long number = Long(blockIdx.x) * EDGES + s;
@@ -87,28 +73,18 @@ INLINE void look_at_edges(const RadialArguments<T>& p, Tile& tile) {
         const double inverse = 1.0 / r_max;
 #if CUTOFF
         if (tile.active[s]) {  // beyond, high powers overflow
-            envelope(p.power, r * inverse, tile.cut[s], tile.cut_slope[s]);
+            polynomial_cutoff(p.power, CUTOFF_WHOLE, r * inverse, tile.cut[s], tile.cut_slope[s]);
             tile.cut_slope[s] *= inverse;
         }
 #endif
         tile.x[s] = NORMALIZED ? r * inverse : r;
         tile.slope[s] = NORMALIZED ? inverse : 1.0;
-#if TRANSFORM == 1
+#if TRANSFORM
         const double r_0 = p.numbers[BASIS + (TYPED_R_MAX ? p.num_types * p.num_types : 1) + pair];
-        const double log_s = log(r / r_0);
-        const double v = exp(log_s * (p.q - p.p));
-        const double g = p.a * exp(log_s * p.q) / (1.0 + v);
-        const double x = 1.0 / (1.0 + g);
-        tile.x[s] = x;
-        tile.slope[s] = -x * x * g * (p.q - (p.q - p.p) * v / (1.0 + v)) / r;
-#elif TRANSFORM == 2
-        const double r_0 = p.numbers[BASIS + (TYPED_R_MAX ? p.num_types * p.num_types : 1) + pair];
-        const double p0 = r_0 * (3.0 / 4), p1 = r_0 * (4.0 / 3);
-        const double alpha = p.a / (p1 - p0);
-        const double t = tanh(alpha * (r - 0.5 * (p0 + p1)));
-        const double half = 0.5 * (1.0 + t);
-        tile.x[s] = p0 + (r - p0) * half;
-        tile.slope[s] = half + (r - p0) * 0.5 * alpha * (1.0 - t * t);
+        if (TRANSFORM == 1)
+            agnesi_transform(p.a, p.p, p.q, r, r_0, tile.x[s], tile.slope[s]);
+        else
+            soft_transform(p.a, r, r_0, tile.x[s], tile.slope[s]);
 #endif
     }
 }
@@ -128,21 +104,12 @@ INLINE void basis(const RadialArguments<T>& p, const Tile& tile, T* out) {
             value = p.basis_factor * sine / x;
             slope = (p.basis_factor * p.numbers[k] * cosine - value) / x;
 #elif BASIS_KIND == 1
-            const double shifted = x - p.numbers[k];
-            value = exp(p.basis_factor * shifted * shifted);
-            slope = 2.0 * p.basis_factor * shifted * value;
+            gaussian(p.basis_factor, p.numbers[k], x, value, slope);
 #else
-            double before = 1, d_before = 0;
-            value = x;
-            slope = 1;
-            for (int j = 0; j < k; ++j) {
-                const double next = 2.0 * x * value - before;
-                const double d_next = 2.0 * (value + x * slope) - d_before;
-                before = value;
-                d_before = slope;
-                value = next;
-                slope = d_next;
-            }
+            Chebyshev<double> polynomial{x};
+            for (int j = 0; j < k; ++j) polynomial.advance(x);
+            value = polynomial.value;
+            slope = polynomial.slope;
 #endif
             slope *= tile.slope[s];
             if (CUTOFF_ON_BASIS) {

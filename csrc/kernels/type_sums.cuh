@@ -370,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(TYPE_SUM_THREADS, GRADIENT_BLOCKS)
             const T* const u = p.unit + 3 * id;
             const T* const own = gradients + s * RESULT;
             double d[3];
-            harmonics_gradient(p.factors, u, own, d);
+            harmonics_gradient(L_MAX, p.factors, u, [&](int i) { return own[i]; }, d);
             const double inverse = 1.0 / p.length[id];
             const double along = double(own[0]) * double(tile.by_length[s]) -
                                  (d[0] * u[0] + d[1] * u[1] + d[2] * u[2]) * inverse;

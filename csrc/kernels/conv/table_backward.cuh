@@ -174,7 +174,7 @@ MDCG_INLINE void add_vector_gradients(const Arguments& p, const SharedMemory<Ker
     const PairRecord& r = shared.records[buffer * BATCH + lane];
     T factors[ATTRIBUTES], g[3];
     load_harmonic_factors(factors);
-    harmonics_gradient(factors, r.unit, d, g);
+    mdcg::harmonics_gradient(L_MAX, factors, r.unit, [&](int b) { return d[b]; }, g);
     const T along = d[0] - (g[0] * r.unit[0] + g[1] * r.unit[1] + g[2] * r.unit[2]) * r.inverse;
     T* const to = p.de + Kernel::STREAM * p.n_de + 3 * Long(r.edge);
     const T sign = p.n_flip ? T(-1) : T(1);

@@ -7,7 +7,7 @@
 // paths that read this block.
 #pragma once
 #include "kernels/conv/path_matrices.cuh"
-#include "kernels/spherical_harmonics.cuh"
+#include "kernels/spherical_harmonics.hpp"
 #include "kernels/table_column.cuh"
 
 constexpr int BATCH = Problem::BATCH;  // edges whose path matrices are in shared memory at a time
@@ -163,7 +163,7 @@ template <typename Kernel>
 MDCG_INLINE void write_path_matrices(const T (&unit)[3], T* row, int warp) {
     T factors[ATTRIBUTES], y[ATTRIBUTES];
     load_harmonic_factors(factors);
-    scaled_harmonics(factors, unit, T(1), y);
+    mdcg::spherical_harmonics(L_MAX, factors, unit, T(1), [&](int i, T value) { y[i] = value; });
     write_path_matrices<Kernel>([&](int b) { return y[b]; }, row, warp);
 }
 

@@ -3,37 +3,19 @@
 
 #include "engine/backend/cpu/lanes.hpp"
 #include "engine/edges/spline_basis.hpp"
+#include "kernels/radial_functions.hpp"
+#include "kernels/spherical_harmonics.hpp"
 
 namespace mdcg {
 namespace {
 
-constexpr int MAX_L = 12;
-
-// Y_{l,±m} = factor * P_l^(m)(y) * {Re, Im}(z + i x)^m, where P^(m) is the m-th derivative of the
-// Legendre polynomial. The axis of e3nn's basis is y.
 template <typename T>
 void harmonics(int l_max, const T* factors, std::int64_t edges, const T* unit, T* out) {
     using V = Vector<T>;
     for (std::int64_t e = 0; e < edges; e += lanes<T>) {
-        const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
-                z = load<V>(unit + 2 * edges + e);
-        V re = V{} + T(1), im = V{};
-        V diagonal = V{} + T(1);  // (2m-1)!!
-        for (int m = 0; m <= l_max; ++m) {
-            V before = V{}, p = diagonal;
-            for (int l = m; l <= l_max; ++l) {
-                const int row = l * l + l;
-                store(out + (row + m) * edges + e, p * factors[row + m] * re);
-                if (m > 0) store(out + (row - m) * edges + e, p * factors[row - m] * im);
-                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
-                before = p;
-                p = next;
-            }
-            const V re_next = re * z - im * x;
-            im = im * z + re * x;
-            re = re_next;
-            diagonal = diagonal * T(2 * m + 1);
-        }
+        const V u[] = {load<V>(unit + e), load<V>(unit + edges + e), load<V>(unit + 2 * edges + e)};
+        spherical_harmonics(l_max, factors, u, V{} + T(1),
+                            [&](int i, V value) { store(out + i * edges + e, value); });
     }
 }
 
@@ -42,79 +24,11 @@ void harmonics_gradient(int l_max, const T* factors, std::int64_t edges, const T
                         T* gradient) {
     using V = Vector<T>;
     for (std::int64_t e = 0; e < edges; e += lanes<T>) {
-        const V x = load<V>(unit + e), y = load<V>(unit + edges + e),
-                z = load<V>(unit + 2 * edges + e);
-        V re = V{} + T(1), im = V{};         // (z + i x)^m
-        V re_before = V{}, im_before = V{};  // (z + i x)^(m-1)
-        V diagonal = V{} + T(1);
-        V gx = V{}, gy = V{}, gz = V{};
-        for (int m = 0; m <= l_max; ++m) {
-            V before = V{}, p = diagonal;
-            V real = V{}, imaginary = V{}, axis_real = V{}, axis_imaginary = V{};
-            for (int l = m; l <= l_max; ++l) {
-                const int row = l * l + l;
-                if (m > 0) {
-                    real += load<V>(d + (row + m) * edges + e) * factors[row + m] * p;
-                    imaginary += load<V>(d + (row - m) * edges + e) * factors[row - m] * p;
-                    // the derivative of P^(m-1) is P^(m)
-                    axis_real += load<V>(d + (row + m - 1) * edges + e) * factors[row + m - 1] * p;
-                    if (m > 1)
-                        axis_imaginary +=
-                            load<V>(d + (row - m + 1) * edges + e) * factors[row - m + 1] * p;
-                }
-                const V next = (y * p * T(2 * l + 1) - before * T(l + m)) * (T(1) / T(l + 1 - m));
-                before = p;
-                p = next;
-            }
-            gz += (real * re_before + imaginary * im_before) * T(m);
-            gx += (imaginary * re_before - real * im_before) * T(m);
-            gy += axis_real * re_before + axis_imaginary * im_before;
-            re_before = re;
-            im_before = im;
-            re = re_before * z - im_before * x;
-            im = im_before * z + re_before * x;
-            diagonal = diagonal * T(2 * m + 1);
-        }
-        store(gradient + e, gx);
-        store(gradient + edges + e, gy);
-        store(gradient + 2 * edges + e, gz);
-    }
-}
-
-// polynomial_cutoff() of radial.hpp for vectors.
-inline void envelope(double p, DoubleVector x, DoubleVector& value, DoubleVector& slope) {
-    DoubleVector low;  // x^(p-1)
-    const int whole = static_cast<int>(p);
-    if (p == whole && whole < 64) {
-        low = DoubleVector{} + 1.0;
-        for (int i = 1; i < whole; ++i) low *= x;
-    } else {
-        low = power(x, p - 1);
-    }
-    const DoubleVector high = low * x;
-    value = 1.0 + high * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)));
-    slope = low * (1.0 - x) * (1.0 - x) * (-p * (p + 1) * (p + 2) / 2);
-    const Int64Vector inside = x < 1.0;
-    value = inside ? value : DoubleVector{};
-    slope = inside ? slope : DoubleVector{};
-}
-
-inline void transform(const BasisFunctions& f, DoubleVector r, DoubleVector r_0, DoubleVector& x,
-                      DoubleVector& slope) {
-    if (f.transform == TransformKind::agnesi) {
-        const DoubleVector s = r / r_0;
-        const DoubleVector log_s = logarithm(s);
-        const DoubleVector v = exponential(log_s * (f.q - f.p));
-        const DoubleVector g = f.a * exponential(log_s * f.q) / (1.0 + v);
-        x = 1.0 / (1.0 + g);
-        slope = -x * x * g * (f.q - (f.q - f.p) * v / (1.0 + v)) / r;
-    } else {  // soft
-        const DoubleVector p0 = r_0 * (3.0 / 4), p1 = r_0 * (4.0 / 3);
-        const DoubleVector alpha = f.a / (p1 - p0);
-        const DoubleVector t = hyperbolic_tangent(alpha * (r - 0.5 * (p0 + p1)));
-        const DoubleVector half = 0.5 * (1.0 + t);
-        x = p0 + (r - p0) * half;
-        slope = half + (r - p0) * 0.5 * alpha * (1.0 - t * t);
+        const V u[] = {load<V>(unit + e), load<V>(unit + edges + e), load<V>(unit + 2 * edges + e)};
+        V sum[3];
+        mdcg::harmonics_gradient(
+            l_max, factors, u, [&](int i) { return load<V>(d + i * edges + e); }, sum);
+        for (int k = 0; k < 3; ++k) store(gradient + k * edges + e, sum[k]);
     }
 }
 
@@ -129,20 +43,21 @@ template <typename T>
 void basis(const BasisFunctions& f, const BasisInput& in, std::int64_t stride, T* values, T* slopes,
            double* cutoff, double* cutoff_slope) {
     using V = DoubleVector;
+    const int whole = whole_power(f.cutoff_power);
     for (std::int64_t e = 0; e < in.edges; e += lanes<double>) {
         const V r = load<V>(in.length + e), inverse = 1.0 / load<V>(in.r_max + e);
         V cut = V{} + 1.0, cut_slope = V{};
-        if (f.cutoff_power != 0) {
-            envelope(f.cutoff_power, r * inverse, cut, cut_slope);
-            cut_slope *= inverse;
-        } else {
-            cut = r * inverse < 1.0 ? cut : V{};
-        }
+        if (f.cutoff_power != 0)
+            polynomial_cutoff(f.cutoff_power, whole, r * inverse, cut, cut_slope);
+        cut = r * inverse < 1.0 ? cut : V{};
+        cut_slope = r * inverse < 1.0 ? cut_slope * inverse : V{};
         store(cutoff + e, cut);
         store(cutoff_slope + e, cut_slope);
         V x = r, x_slope = V{} + 1.0;
-        if (f.transform != TransformKind::none) {
-            transform(f, r, load<V>(in.r_0 + e), x, x_slope);
+        if (f.transform == TransformKind::agnesi) {
+            agnesi_transform(f.a, f.p, f.q, r, load<V>(in.r_0 + e), x, x_slope);
+        } else if (f.transform == TransformKind::soft) {
+            soft_transform(f.a, r, load<V>(in.r_0 + e), x, x_slope);
         } else if (f.normalized) {
             x = r * inverse;
             x_slope = inverse;
@@ -150,7 +65,7 @@ void basis(const BasisFunctions& f, const BasisInput& in, std::int64_t stride, T
         const V factor = f.cutoff_on_basis ? cut : V{} + 1.0;
         const V factor_slope = f.cutoff_on_basis ? cut_slope : V{};
         const V one_over_x = 1.0 / x;
-        V t_before = V{} + 1.0, t = x, d_before = V{}, d = V{} + 1.0;  // Chebyshev
+        Chebyshev<V> polynomial{x};
         for (int k = 0; k < f.count; ++k) {
             V value, slope;
             if (f.kind == BasisKind::bessel) {
@@ -159,17 +74,11 @@ void basis(const BasisFunctions& f, const BasisInput& in, std::int64_t stride, T
                 value = f.factor * sine * one_over_x;
                 slope = (f.factor * f.values[k] * cosine - value) * one_over_x;
             } else if (f.kind == BasisKind::gaussian) {
-                const V shifted = x - f.values[k];
-                value = exponential(f.factor * shifted * shifted);
-                slope = 2.0 * f.factor * shifted * value;
+                gaussian(f.factor, f.values[k], x, value, slope);
             } else {
-                value = t;
-                slope = d;
-                const V t_next = 2.0 * x * t - t_before, d_next = 2.0 * (t + x * d) - d_before;
-                t_before = t;
-                d_before = d;
-                t = t_next;
-                d = d_next;
+                value = polynomial.value;
+                slope = polynomial.slope;
+                polynomial.advance(x);
             }
             scatter(values + e * stride + k, stride, value * factor);
             scatter(slopes + e * stride + k, stride,

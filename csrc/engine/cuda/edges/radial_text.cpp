@@ -5,6 +5,7 @@
 #include "core/integers.hpp"
 #include "engine/error.hpp"
 #include "engine/rows.hpp"
+#include "kernels/radial_functions.hpp"
 
 namespace mdcg {
 
@@ -113,16 +114,14 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     const auto define = [&](const char* name, std::int64_t value) {
         defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
     };
-    const double power = functions.cutoff_power;
-    const int whole = static_cast<int>(power);
     define("EDGES", edges);
     define("THREADS", threads);
     define("BASIS", functions.count);
     define("BASIS_KIND", static_cast<int>(functions.kind));
     define("TRANSFORM", static_cast<int>(functions.transform));
     define("NORMALIZED", functions.normalized);
-    define("CUTOFF", power != 0);
-    define("CUTOFF_WHOLE", power == whole && whole < 64 ? whole : 0);
+    define("CUTOFF", functions.cutoff_power != 0);
+    define("CUTOFF_WHOLE", whole_power(functions.cutoff_power));
     define("CUTOFF_ON_BASIS", functions.cutoff_on_basis);
     define("TYPED_R_MAX", spec.r_max.size() > 1);
     define("LAYERS", static_cast<std::int64_t>(depth));

@@ -88,7 +88,8 @@ private:
                 const double r = edges.length[i];
                 if (!(r < r_max)) continue;
                 double c = 1, c_slope = 0;
-                if (outside) polynomial_cutoff(spec.functions.cutoff_power, r / r_max, c, c_slope);
+                if (outside)
+                    polynomial_cutoff(spec.functions.cutoff_power, 0, r / r_max, c, c_slope);
                 c_slope /= r_max;
                 T* out = (backward ? worker.gradient(out_) : worker.value(out_)) +
                          edges.receiver[i] * width;
