@@ -104,7 +104,7 @@ def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str, ranks: 
 def test_virial_of_open_systems(
     tmp_path: Path, system: str, ranks: int, options: dict[str, str]
 ) -> None:
-    """By finite differences of the energy of a strained cell, also along open directions."""
+    """Virials equal finite differences by strain, also along open directions."""
     make, boundary = SYSTEMS[system]
     atoms, model, step = make(), package("nequip", "float64"), 1e-6  # few pairs cross the cutoff
     settings = " ".join(f"{name} {value}" for name, value in options.items())
@@ -124,7 +124,7 @@ def test_virial_of_open_systems(
 
 
 def test_many_atoms_on_two_ranks(tmp_path: Path) -> None:
-    """With so many atoms one rank reorders them; the rows of several ranks keep LAMMPS' order."""
+    """Results equal ASE's for enough atoms that the engine reorders them on one rank."""
     atoms, model = water(12), package("mace", "float64")
     want = reference(atoms, model)
     for ranks in (1, 2):
