@@ -61,7 +61,7 @@ def test_counts() -> None:
     assert shapes == [(5, 2), (5, 1, 6), (3, 2, 6), (0,), (3, 1), (3, 1, 5), (2, 1, 6)]
     assert problem.weight_numel == 10 + 30 + 36 + 0 + 3 + 15 + 12
     assert problem.weight_offsets == (0, 10, 40, 76, 76, 79, 94)
-    # per path: scalar coupling 2l+1, cross product 6, dot product 3
+    # nonzeros per path: scalar coupling 2l+1, cross product 6, dot product 3
     assert problem.nnz == 1 + 3 + 3 + 3 + 6 + 3 + 6
 
 
