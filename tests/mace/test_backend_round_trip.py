@@ -1,4 +1,4 @@
-"""The cases by which mace-torch judges its accelerators: there, and back again.
+"""Cases that mace-torch uses to test accelerators: models are converted and converted back.
 
 Its ``tests/test_cueq_oeq.py`` converts a model to cuEquivariance or OpenEquivariance and back, and
 compares energy, forces, stress and the gradients of every parameter of all three. These are its
@@ -73,7 +73,7 @@ def case(build: Any, first: str, hidden: str, dtype: torch.dtype, **changes: Any
 def reduce_couplings(model: Any) -> int:
     """Give every contraction fewer, independent paths, as files of ``use_reduced_cg`` have.
 
-    mace makes them itself only where cuEquivariance is installed.
+    mace can make them only if cuEquivariance is installed.
 
     Returns
     -------

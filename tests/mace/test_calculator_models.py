@@ -177,7 +177,7 @@ def test_energy_that_is_no_sum_over_atoms() -> None:
 
 
 def test_float32_energies_keep_their_digits() -> None:
-    """Large energies of isolated atoms are summed in float64, also for float32 models."""
+    """Energies of float32 models keep their digits beside large energies of isolated atoms."""
     model = random_model(atomic_energies=np.array([[-2000.0, -2040.0, -45000.0]]))
     atoms = bulk("Cu", cubic=True) * (2, 2, 1)
     atoms.rattle(0.05, seed=3)

@@ -483,7 +483,7 @@ def of_python() -> openmm.PythonForce:
 
 @pytest.mark.parametrize("make", [drude, hydrogen_bonds, of_python, openmm.AmoebaMultipoleForce])
 def test_forces_that_act_between_the_atoms_are_refused(make: Callable[[], Any]) -> None:
-    """A force of an unknown kind is refused only if it acts among the chosen atoms."""
+    """Forces that cannot be switched off among the chosen atoms are refused."""
     box = water(2)
     for chosen in (range(3), range(3, 6)):
         system = bare(box)

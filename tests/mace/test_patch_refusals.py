@@ -1,4 +1,4 @@
-"""What cannot be patched is refused with a reason, and a failure leaves the model as it was."""
+"""Models that cannot be patched are refused with a reason and stay unchanged."""
 
 from __future__ import annotations
 

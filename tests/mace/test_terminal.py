@@ -1,4 +1,4 @@
-"""What a script that configures nothing shows on the terminal: warnings, and long compilations."""
+"""Terminal output of a script without configuration: warnings, and long compilations."""
 
 from __future__ import annotations
 
