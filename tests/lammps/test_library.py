@@ -1,4 +1,4 @@
-"""What the plugin asks of libmdcg.so and of LAMMPS, and what it says where one has it not."""
+"""Functions that the plugin needs of libmdcg.so and LAMMPS, and errors if they are missing."""
 
 from __future__ import annotations
 
@@ -229,9 +229,9 @@ def test_ranks_with_different_libraries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("float64", 8)])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, ranks: int) -> None:
-    """Features before all layers but the first, their gradients back, each in its own width.
+    """Ranks exchange features before each layer but the first, and their gradients, per width.
 
-    However many images of an atom there are, a rank gets it once, or has it.
+    A rank receives one row per atom, for any number of its periodic images.
     """
     atoms = water(2)
     write_data(tmp_path / "test.data", atoms)

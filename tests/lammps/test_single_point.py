@@ -36,7 +36,7 @@ def triclinic() -> Atoms:
 
 
 def small() -> Atoms:
-    """A cell shorter than r_max: every atom has images of itself as neighbours."""
+    """Return a cell shorter than r_max, in which atoms are neighbours of their own images."""
     atoms = water(1, seed=3)
     atoms.set_cell(np.diag([3.3, 3.6, 3.9]))
     return atoms
@@ -75,7 +75,7 @@ def no_edges() -> Atoms:
 
 
 def sparse() -> Atoms:
-    """So few atoms in so large a box that most bins of a neighbour list are empty."""
+    """Return a few atoms in a large box, in which most bins of a neighbour list are empty."""
     return water(5, spacing=33.6, seed=7)[:259]
 
 
