@@ -182,9 +182,9 @@ def _energy_and_gradients(energy: Callable[..., Tensor], values: list[Tensor]) -
 
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_and_eager_agree_to_rounding() -> None:
-    """In float64 to 1e-12; in float32 the compiled program is as near the truth as the eager one.
+    """Compiled and eager programs agree to 1e-12 in float64, and have similar errors in float32.
 
-    Both differ in float32 by some 1e-6: the compiler reorders what surrounds the kernels.
+    They differ by about 1e-6 in float32, as the compiler reorders operations around the kernels.
     """
     torch.compiler.reset()
     exact = small(dtype="float64")

@@ -1,4 +1,4 @@
-"""What a user is told when driver, NVRTC or memory fail; libraries that fail stand for the real."""
+"""Error messages when the driver, NVRTC or memory fails; fake libraries produce the failures."""
 
 from __future__ import annotations
 

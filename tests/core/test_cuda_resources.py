@@ -54,7 +54,7 @@ MAX_REGISTERS = 255
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes: registers and bytes of local memory per thread."""
+    """Registers and bytes of local memory per thread of one kernel."""
 
     registers: int
     local_bytes: int

@@ -1,7 +1,7 @@
-"""What must be equal to the last bit, and what only to rounding.
+"""Results that must be equal to the last bit, and results that are equal only to rounding.
 
-Equal operands in equal order give equal bits, whatever the threads. Every sum over edges runs in
-the order of the edges at one receiver, so a new edge order that keeps the order at each receiver
+Equal operands in equal order give equal bits for any number of threads. Every sum over edges runs
+in the order of the edges at one receiver, so a new edge order that keeps the order at each receiver
 changes nothing, and any other order changes the sums by rounding. Per-edge results never depend on
 other edges.
 """

@@ -1,4 +1,4 @@
-"""What kernels compute once: equal sums, and couplings that share their values."""
+"""Values that kernels compute once: equal sums, and couplings with shared values."""
 
 from __future__ import annotations
 

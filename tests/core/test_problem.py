@@ -127,9 +127,9 @@ def test_key_tells_problems_apart() -> None:
 
 
 def test_key_is_stable() -> None:
-    """A key that changes orphans every compiled kernel: change it only together with the format.
+    """Keys of problems are fixed, because cached kernels are found by them.
 
-    Every process has another seed of hashes, so a key that depends on the process is found, too.
+    Hash seeds differ between processes, so the test also fails if a key depends on them.
     """
     assert small_problem().key() == "80029adff201cd8a"
     assert mixed_problem(dtype="float64").key() == "9191c4c43dcf6dc5"

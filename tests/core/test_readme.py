@@ -1,4 +1,4 @@
-"""What the documents say must be so: settings, files, links, exported names, packages to install.
+"""Statements of the documents hold: settings, files, links, exported names, packages to install.
 
 tests/documents.py runs their commands and code.
 """
