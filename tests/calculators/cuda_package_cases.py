@@ -1,6 +1,6 @@
 """Trained checkpoints, as packages on a device, against the original models.
 
-No file of tests by its name: test_cuda_calculators.py runs it on a device, emulated or real.
+pytest does not collect this file. test_cuda_calculators.py runs it on an emulated or real device.
 """
 
 from __future__ import annotations

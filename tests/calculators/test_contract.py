@@ -1,6 +1,6 @@
-"""What every MDCGCalculator does alike: MACE and NequIP models in torch, packages, committees.
+"""Behaviour common to every MDCGCalculator: MACE and NequIP models, packages, committees.
 
-Tests of what one kind alone can do are beside the kind: tests/mace/test_calculator.py and
+Features of a single kind are tested beside the kind: tests/mace/test_calculator.py and
 test_calculator_models.py, tests/nequip/test_calculator.py, tests/engine/test_package_calculator.py
 and, for devices, tests/engine/cuda_calculator_cases.py.
 """
