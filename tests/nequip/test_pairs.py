@@ -61,7 +61,7 @@ def make_batch(model: torch.nn.Module, edges: str = "all", cell: float = 3.7) ->
     chosen = keep.numpy()
     kinds = ["HCO".index(s) for s in atoms.get_chemical_symbols()]
     index = np.stack([i, j])[:, chosen]
-    # The list has vectors r_j - r_i + S h; NequIP has edges from sender i to receiver j.
+    # The list has vectors r_j - r_i + S h; here edges go from sender i to receiver j.
     return nequip_batch(
         model_info(model),
         kinds,

@@ -1,4 +1,4 @@
-"""NequIP's own tests as a judge: they must pass with mdcg patched in."""
+"""NequIP's own tests pass on models that mdcg has patched."""
 
 from __future__ import annotations
 

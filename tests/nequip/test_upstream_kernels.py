@@ -1,4 +1,4 @@
-"""The cases by which NequIP judges the kernels of its accelerators (``test_tp_scatter_kernel.py``).
+"""Cases that NequIP uses to test kernels of accelerators (``test_tp_scatter_kernel.py``).
 
 Value and gradients of a patched layer against the layer as it was.
 """
