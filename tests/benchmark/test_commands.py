@@ -13,7 +13,7 @@ from mdcg.cli.main import make_parser
 from ..documents import ROOT, steps
 
 DOCUMENTS = ("docs/benchmarks.md", "CONTRIBUTING.md", "examples/benchmark/README.md")
-# The beginning of a command: its parser, and the words of the beginning that it parses.
+# Parsers by the first words of a command, with those of the words that they parse.
 PARSERS = {
     "python examples/benchmark ": (cli.make_parser, []),
     "python -m mdcg bench ": (make_parser, ["bench"]),
@@ -28,7 +28,7 @@ def commands() -> list[tuple[str, str]]:
             for line in step.text.replace("\\\n", " ").splitlines():
                 for start in PARSERS:
                     rest = re.sub(r"\s#.*", "", line.removeprefix(start))
-                    if line.startswith(start) and " " in rest:  # else it is only mentioned
+                    if line.startswith(start) and " " in rest:  # else only mentioned
                         found.append((start, rest))
     return found
 

@@ -100,7 +100,7 @@ def test_drawing(files: list[str], tmp_path: Path) -> None:
     ElementTree.fromstring(text)
     assert main(["plot", *files, "-o", str(target)]) == 0
     assert target.read_bytes() == text, "the same numbers give the same file"
-    # every implementation is there, in its colour, in both panels
+    # Both panels show every implementation in its colour.
     for colour in (b"#8c8c8c", b"#5b9a3c", b"#1f5fa8"):
         assert text.count(b"stroke: " + colour) > 2
     assert b"#d28b26" not in text
@@ -111,7 +111,7 @@ def test_drawing(files: list[str], tmp_path: Path) -> None:
 
 @needs_matplotlib
 def test_dynamics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """FastMACE is in the table and in the drawing."""
+    """The table and the plot of dynamics contain FastMACE."""
     rows = [row("fastmace", 192, 1.4), row("mdcg", 192, 0.35), row("mdcg", 5184, 3.0)]
     result = write(
         tmp_path / "a.json", [each | {"peak_bytes": None} for each in rows], [], "dynamics"

@@ -152,7 +152,7 @@ def test_chunked_reference_is_the_whole(name: str) -> None:
 @needs_e3nn
 @pytest.mark.slow
 def test_the_command_in_a_clone(tmp_path: Path) -> None:
-    """Run as the README says, where the sources of mdcg could be imported by mistake."""
+    """The README's command runs in the clone, next to the sources of mdcg."""
     path = tmp_path / "conv.json"
     options = ["--case", "nequip-water", "--atoms", "3", "--repeats", "2", "--json", str(path)]
     command = [sys.executable, "examples/benchmark", "conv", *options, "--dtype", "float32,float64"]
@@ -167,7 +167,7 @@ def test_the_command_in_a_clone(tmp_path: Path) -> None:
         assert row["relative_error"] < (1e-5 if row["dtype"] == "float32" else 1e-12)
 
 
-# torch says so where its own backward pass starts with a product of matrices
+# torch warns if a backward pass starts with a matrix product
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
 @pytest.mark.gpu
 @needs_e3nn

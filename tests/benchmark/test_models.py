@@ -26,11 +26,11 @@ def test_random_model_leaves_no_trace() -> None:
 
 
 @pytest.mark.slow
-# NequIP's advice
+# NequIP warns with advice on settings
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("framework", ["mace", "nequip"])
 def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
-    """All that run on a CPU, on a small model."""
+    """All implementations that run on a CPU agree on a small model."""
     pytest.importorskip(framework, exc_type=ImportError)
     if framework == "mace":
         changes = {"max_ell": 1, "correlation": 2, "atomic_numbers": [1, 8], "r_max": 4.0}

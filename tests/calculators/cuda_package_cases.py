@@ -1,6 +1,6 @@
 """Trained checkpoints, as packages on a device, against the original models.
 
-No file of tests by its name: test_cuda_calculators.py runs it on a device, emulated or real.
+pytest does not collect this file. test_cuda_calculators.py runs it on an emulated or real device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECKPOINTS = [
 ]
 if importlib.util.find_spec("nequip") is not None:
     CHECKPOINTS += [("nequip_water.ckpt", "float32"), ("nequip_alloy.ckpt", "float64")]
-#: Of float64, as a part of the limits of verify_package. Found: 0.013 for short pairs, else 0.001.
+#: For float64, relative to the limits of verify_package. Found: 0.013 for short pairs, else 0.001.
 LIMIT = 0.03
 
 
@@ -39,7 +39,7 @@ def test_checkpoints(name: str, dtype: str, tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """Nothing falls back to the CPU."""
+    """Verification on a device that does not exist fails instead of using the CPU."""
     model = load_model(DATA / CHECKPOINTS[0][0])
     convert_model(model).save(tmp_path / "a.mdcg")
     with pytest.raises(VerificationError, match=r"does not open the package: .*'cuda:99'"):

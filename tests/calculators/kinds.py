@@ -26,7 +26,7 @@ CHECKPOINTS = {
     "nequip": ROOT / "tests" / "data" / "nequip_water.ckpt",
 }
 NAMES = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
-#: Set in processes where CUDA is emulated: there only what the engine runs on a device is tested.
+#: Set in processes with emulated CUDA, which test only what the engine runs on devices.
 EMULATED = bool(os.environ.get("MDCG_TEST_EMULATED"))
 
 
@@ -76,7 +76,7 @@ class Kind:
 
     @cache  # noqa: B019  (there are few kinds)
     def shared(self) -> MDCGCalculator:
-        """Return one calculator for all tests that leave it as it was."""
+        """Return a calculator shared by all tests that do not change it."""
         return self.make()
 
     @cache  # noqa: B019
@@ -150,10 +150,10 @@ def has_stress(atoms: Atoms) -> bool:
 
 
 def results(calc: MDCGCalculator, atoms: Atoms) -> dict[str, Any]:
-    """Return all that a calculator gives of a structure."""
+    """Return all results of a calculator for a structure."""
     names = ("energy", "energies", "forces", *(["stress"] if has_stress(atoms) else []))
     found = {name: calc.get_property(name, atoms) for name in names}
-    # those of committees
+    # deviations of committees
     return found | {name: each for name, each in calc.results.items() if name.endswith("_std")}
 
 

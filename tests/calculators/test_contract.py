@@ -1,6 +1,6 @@
-"""What every MDCGCalculator does alike: MACE and NequIP models in torch, packages, committees.
+"""Behaviour common to every MDCGCalculator: MACE and NequIP models, packages, committees.
 
-Tests of what one kind alone can do are beside the kind: tests/mace/test_calculator.py and
+Features of a single kind are tested beside the kind: tests/mace/test_calculator.py and
 test_calculator_models.py, tests/nequip/test_calculator.py, tests/engine/test_package_calculator.py
 and, for devices, tests/engine/cuda_calculator_cases.py.
 """
@@ -50,7 +50,7 @@ def test_forces_and_stress_are_derivatives_of_the_energy(kind: Kind, name: str) 
     forces = calc.get_forces(atoms)
     size = float(np.abs(forces).max())
     assert size > 0.1
-    # packages have random weights: their energies are large and rough
+    # Packages have random weights, so their energies are large and rough.
     limit, step = (2e-5 * size, 1e-4) if kind.engine else (1e-6, 3e-5)
     if not has_stress(atoms):
         numeric = atoms.copy()
@@ -80,7 +80,7 @@ def test_properties_belong_together(kind: Kind) -> None:
     found = calc.calculate_properties(atoms, ["energy", "forces", "stress"])
     assert found["energy"] == pytest.approx(energy, rel=1e-12)
     assert found["forces"].shape == (6, 3)
-    if kind.name == "committee":  # ASE has no names for what it gives besides
+    if kind.name == "committee":  # ASE has no names for deviations
         assert "forces_std" in calc.results
         assert "forces_std" not in found
         with pytest.raises(PropertyNotImplementedError, match="forces_std"):
@@ -99,7 +99,7 @@ def test_atoms_that_flew_off_do_not_matter(kind: Kind) -> None:
 
 
 def test_structures_may_change_between_calls(kind: Kind) -> None:
-    """Positions, species, cells, periodic directions and numbers of atoms."""
+    """One calculator gives right results while any property of the structure changes."""
     calc = kind.make()
     swapped = box()
     swapped.numbers = swapped.numbers[::-1]
@@ -124,7 +124,7 @@ def test_no_atoms(kind: Kind) -> None:
 
 
 def test_results_do_not_depend_on_the_skin(kind: Kind) -> None:
-    """A run of small steps in which the cell changes, too."""
+    """Results with several skins are equal along small steps, while the cell changes, too."""
     rng, atoms = np.random.default_rng(7), box()
     calcs = [kind.make(skin=skin) for skin in (0.0, 0.3, 1.5)]
     steps = 8 if EMULATED else 24
@@ -135,13 +135,13 @@ def test_results_do_not_depend_on_the_skin(kind: Kind) -> None:
         want, *others = [results(calc, atoms) for calc in calcs]
         for got in others:
             assert_same(got, want, 1e-11 if kind.engine else kind.noise)
-    if kind.on_cpu or not kind.engine:  # devices make the lists of packages themselves
+    if kind.on_cpu or not kind.engine:  # devices make lists for packages
         builds = [calc.neighbors.num_builds for calc in calcs]
         assert builds[0] == steps
         assert builds[0] > builds[1] > builds[2] >= 1
 
 
-# -- only what is asked ----------------------------------------------------------------------------
+# -- only requested properties are computed --------------------------------------------------------
 
 
 def test_results_hold_what_was_asked_and_no_more(kind: Kind) -> None:
@@ -163,7 +163,7 @@ def test_results_hold_what_was_asked_and_no_more(kind: Kind) -> None:
 
 
 def test_direct_calls(kind: Kind) -> None:
-    """Those that ase.test.calculator.test_lj makes."""
+    """`calculate` can be called directly, as in ase.test.calculator.test_lj."""
     atoms, calc = box(), kind.make()
     with pytest.raises(ValueError, match="no atoms"):
         calc.calculate()
@@ -180,7 +180,7 @@ def test_direct_calls(kind: Kind) -> None:
 
 
 def test_files_keep_results(kind: Kind, tmp_path: Path) -> None:
-    """As ase.test.calculator.test_traj checks."""
+    """Files of ASE keep energies and forces, as in ase.test.calculator.test_traj."""
     atoms = box()
     atoms.calc = kind.shared()
     energy, forces = atoms.get_potential_energy(), atoms.get_forces()
@@ -192,7 +192,7 @@ def test_files_keep_results(kind: Kind, tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_into_atoms(kind: Kind) -> None:
-    """What is computed is in `results`, under the names of docs/usage/ase.md, and nowhere else."""
+    """Results are only in `results`, and Atoms objects are not changed."""
     atoms, calc = box(), kind.make()
     before = atoms.copy()
     atoms.calc, names = calc, {"energy", "free_energy", "energies"}
@@ -264,7 +264,7 @@ def test_stress_needs_three_cell_vectors_and_a_period(kind: Kind, cell: Any, pbc
 
 
 def test_a_slab_is_a_crystal_with_vacuum(kind: Kind) -> None:
-    """Also its parts by atoms, and in a batch; the open direction may be any of the three."""
+    """A slab with any open direction has forces and stresses of a periodic crystal with vacuum."""
     calc = kind.make()
     names = ["forces", "stress", *(["stresses"] if kind.engine else [])]
     for turn in range(3):
@@ -318,7 +318,7 @@ def test_stresses_of_atoms_are_parts_of_the_stress(kind: Kind) -> None:
     size = np.abs(stresses).max()
     assert_allclose(stresses.sum(axis=0), stress, rtol=0, atol=1e-12 * size)
     assert np.abs(stresses - stress / 6).max() > 0.1 * size
-    twice = calc.get_stresses(atoms * (2, 1, 1))  # of twice the volume
+    twice = calc.get_stresses(atoms * (2, 1, 1))  # twice the volume
     assert_allclose(2 * twice, np.concatenate([stresses, stresses]), rtol=0, atol=1e-10 * size)
     both = calc.batch([atoms, atoms * (2, 1, 1)], ["stress", "stresses"])
     assert_allclose(both[0]["stresses"], stresses, rtol=0, atol=1e-10 * size)
@@ -327,7 +327,7 @@ def test_stresses_of_atoms_are_parts_of_the_stress(kind: Kind) -> None:
 
 
 def test_hessian(kind: Kind) -> None:
-    """Its product with a direction is the change of the forces along it."""
+    """The Hessian is symmetric, and times a direction it is the change of forces along it."""
     calc, atoms = kind.make(), box()[:4]
     found = calc.get_hessian(atoms)
     assert_array_equal(found, found.T)
@@ -496,7 +496,7 @@ UNUSABLE: dict[str, tuple[Callable[[Atoms], None], str]] = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_unusable_structures_are_refused_in_one_sentence(kind: Kind, name: str) -> None:
-    """At once, and the calculator can be used afterwards."""
+    """Unusable structures give one sentence, and the calculator can be used afterwards."""
     change, message = UNUSABLE[name]
     calc, good = kind.shared(), molecule("H2O")
     want = calc.get_forces(good)
@@ -512,7 +512,7 @@ def test_unusable_structures_are_refused_in_one_sentence(kind: Kind, name: str) 
 
 
 def test_too_many_neighbours(kind: Kind) -> None:
-    """Scaled coordinates taken for Å: thousands of atoms in a cell of 1 Å."""
+    """Scaled coordinates taken for Å, 1000 atoms in a cell of 1 Å, are refused."""
     scaled = np.random.default_rng(0).uniform(size=(1000, 3))
     atoms = Atoms("O1000", scaled, cell=np.eye(3), pbc=True)
     with pytest.raises(InputError, match=r"atom \d+ has \d+ neighbours .* at most 50000"):

@@ -13,9 +13,9 @@ PACKAGES = "../calculators/cuda_package_cases.py"
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_calculators_on_emulated_devices() -> None:
-    """Work is done when somebody waits for it; test_cuda_cases.py has steps that are at once."""
+    """The contract holds on emulated devices that work only when the program waits for them."""
     settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": "1", "MDCG_TEST_EMULATED": "1"}
-    # lists of so many neighbours take minutes there, and cuda_list_cases.py has them
+    # cuda_list_cases.py tests lists of so many neighbours, which take minutes here.
     options = ("-k", "not too_many_neighbours")
     files = (
         CALCULATORS,
@@ -33,5 +33,5 @@ def test_packages_on_an_emulated_device() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("cases", [CALCULATORS, PACKAGES])
 def test_on_a_device(cases: str) -> None:
-    """The contract itself runs on a device without a further process."""
+    """Cases that need a separate process pass on a real device; the contract needs none."""
     run_cases_on_a_device(cases)

@@ -28,7 +28,7 @@ def test_of_a_cluster_it_is_the_derivative_of_the_barycentre_of_energy(kind: Kin
     masses = atoms.get_masses()
 
     def barycentre(time: float) -> np.ndarray:
-        """Energies times positions, to second order in the time."""
+        """Return the sum of positions times energies, to second order in time."""
         at = atoms.copy()
         at.positions += time * velocities + 0.5 * time**2 * forces / masses[:, None]
         then = velocities + time * forces / masses[:, None]
@@ -43,7 +43,7 @@ def test_of_a_cluster_it_is_the_derivative_of_the_barycentre_of_energy(kind: Kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_a_crystal(kind: Kind) -> None:
-    """It is the same in every choice of the cell and of the periodic images of the atoms."""
+    """The heat flux of a crystal does not depend on the choice of cell or periodic images."""
     calc, atoms = kind.make(), moving(box())
     flux = calc.get_heat_flux(atoms)
     size = np.abs(flux).max()
@@ -69,7 +69,7 @@ def test_of_atoms_at_rest_it_is_zero(kind: Kind) -> None:
     calc, atoms = kind.make(), box()
     assert not calc.get_heat_flux(atoms).any()
     assert not calc.get_heat_flux(Atoms()).any()
-    # nor does it change what the calculator knows
+    # the heat flux does not change stored results
     forces = calc.get_forces(atoms)
     calc.get_heat_flux(moving(atoms.copy()))
     np.testing.assert_array_equal(calc.get_forces(atoms), forces)

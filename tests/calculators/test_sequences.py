@@ -28,7 +28,7 @@ def pairs(order: tuple[int, ...] = (0, 1, 2, 3)) -> Atoms:
     return Atoms("H4", [[0, 0, 0], [0.9, 0, 0], [20, 0, 0], [20.9, 0, 0]])[list(order)]
 
 
-#: Some have equally many atoms and edges, and differ in which atoms are neighbours.
+#: Some have equal numbers of atoms and edges, but different neighbours.
 STRUCTURES: tuple[Callable[[], Atoms], ...] = (
     pairs,
     lambda: pairs((0, 2, 1, 3)),
@@ -48,8 +48,8 @@ structures = st.integers(0, len(STRUCTURES) - 1)
 single = st.tuples(
     st.sampled_from(["energy", "forces", "stress", "descriptors", "heat flux"]),
     structures,
-    st.sampled_from([0.0, 0.01, 0.7]),  # moved within the skin, or beyond
-    st.sampled_from([1.0, 1.001, 1.1]),  # length of the cell
+    st.sampled_from([0.0, 0.01, 0.7]),  # displacement within the skin, or beyond
+    st.sampled_from([1.0, 1.001, 1.1]),  # scale of the cell
 )
 calls = st.one_of(
     single,
@@ -62,7 +62,7 @@ calls = st.one_of(
 
 
 def evaluate(calc: MDCGCalculator, call: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what a call gives; those that must fail do, and give nothing."""
+    """Return the results of a call: none for an invalid one, after checking that it fails."""
     name, *given = call
     if name == "batch":
         found = calc.batch([STRUCTURES[n]() for n in given[0]], ["energy", "forces"])
@@ -104,7 +104,7 @@ def test_calls_in_any_order(kind: Kind) -> None:
     unused = kind.make(**(kind.generic if kind.on_cpu else {}))
 
     def alone(call: tuple[Any, ...]) -> dict[str, Any]:
-        """Return what the call gives in a calculator of its own."""
+        """Return the result of the call in a new calculator."""
         if repr(call) not in known:
             calc = kind.on_the_cpu()
             if kind.engine:

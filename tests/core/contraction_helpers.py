@@ -58,7 +58,7 @@ def random_operands(
     if nodes > 3:
         y[1] = draw(species)
         y[2] = 0
-        y[3] *= 0.5  # one species, but not one atom of it
+        y[3] *= 0.5  # one species with a weight other than 1
     return x, k, y
 
 

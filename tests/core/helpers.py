@@ -241,7 +241,7 @@ def _compare(
     """Compare two functions of x, y, w; the reference runs in float64."""
     given = tuple(operands)
     inputs = [None if t is None else t.detach().clone().requires_grad_() for t in given]
-    # on a device it would choose other kernels
+    # On a device this would select other kernels.
     on_cpu = all(t is None or t.device.type == "cpu" for t in given)
     with uninitialized_memory_is_nan() if on_cpu else nullcontext():
         got = derivatives(function(*inputs), [t for t in inputs if t is not None], order)
@@ -302,7 +302,7 @@ def check_tensor_product(
 
 @contextmanager
 def uninitialized_memory_is_nan() -> Iterator[None]:
-    """Fill what ``torch.empty`` returns with NaN, so that no result can depend on it unseen."""
+    """Fill tensors of ``torch.empty`` with NaN, so that results that depend on them are NaN."""
     settings = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -316,7 +316,7 @@ def uninitialized_memory_is_nan() -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run with a number of threads, then as before."""
+    """Run with a number of threads, then restore the previous number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

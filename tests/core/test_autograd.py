@@ -70,7 +70,7 @@ def test_gradients_nobody_asked_for_are_not_computed(wanted: str) -> None:
 
 
 def test_a_gradient_wanted_of_one_of_several_leaves_is_alone() -> None:
-    """Forces need no gradients of weights, though these require grad (a model's parameters)."""
+    """Only requested gradients are computed, even if other operands require grad."""
     x, y, w = random_operands(SMALL, 3, 5, grad=True)
     edges = y * 2  # not a leaf
 
@@ -84,7 +84,7 @@ def test_a_gradient_wanted_of_one_of_several_leaves_is_alone() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        # forces, then parameters; what is given never has a gradient with respect to itself alone
+        # Forces, then parameters; an operand is never differentiated only with respect to itself.
         ("y", "w", "conv_double_backward_given_y_wants_w"),
         ("y", "xw", "conv_double_backward_given_y_wants_xw"),
         ("x", "yw", "conv_double_backward_given_x_wants_yw"),
@@ -98,7 +98,7 @@ def test_double_backward_computes_what_is_wanted(first: str, second: str, expect
     def run() -> None:
         out = convolution(SMALL)(*leaves.values())
         g = torch.ones_like(out)
-        # only the operands of interest require grad, and g does not
+        # g requires no grad
         forces = torch.autograd.grad(out, [leaves[k] for k in first], g, create_graph=True)
         torch.autograd.grad(sum(f.square().sum() for f in forces), [leaves[k] for k in second])
 
@@ -107,7 +107,7 @@ def test_double_backward_computes_what_is_wanted(first: str, second: str, expect
 
 
 def test_gradients_that_are_zero_by_structure() -> None:
-    """<c, dx> does not depend on x: no kernel runs, and the answer is zero."""
+    """A second derivative that is zero by structure runs no kernel."""
     x, y, w = random_operands(SMALL, 3, 5)
     x.requires_grad_()
     (dx,) = torch.autograd.grad(convolution(SMALL)(x, y, w).sum(), x, create_graph=True)
@@ -118,7 +118,7 @@ def test_gradients_that_are_zero_by_structure() -> None:
 
 
 def test_training_step_matches_the_reference() -> None:
-    """Gradients of a loss of energy and forces with respect to what stands for parameters."""
+    """Gradients of a loss of energy and forces equal those of the reference."""
     results = []
     for kind in (conv, conv_reference):
         x, y, w = random_operands(SMALL, 3, 5, grad=True)
@@ -182,7 +182,7 @@ def test_forward_mode(moving: str) -> None:
 
 
 class _Seen(TorchDispatchMode):
-    """Notes mdcg's operators."""
+    """A dispatch mode that records mdcg's operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class _Seen(TorchDispatchMode):
 
 
 def test_operators_are_seen_by_who_watches() -> None:
-    """Elsewhere they are called without the dispatcher, with the same results."""
+    """A dispatch mode sees mdcg's operators, and results are the same as without the dispatcher."""
     inputs = random_operands(SMALL, GRAPH.n_senders, GRAPH.n_edges, grad=True)
     function = convolution(SMALL)
 

@@ -112,7 +112,7 @@ def test_threads_are_those_that_were_asked_for(
 
 @pytest.mark.parametrize("tuned", [False, True])
 def test_peak_memory_sees_temporaries(tuned: bool) -> None:
-    """In a process of its own, whose allocator may be set; warmed up, as by a timing."""
+    """Peak memory includes temporaries, with the default and the tuned allocator."""
     code = (
         "import numpy as np; from mdcg.bench import timing\n"
         f"if {tuned}: timing.keep_heap()\n"
@@ -183,7 +183,7 @@ def test_table_is_aligned() -> None:
 def test_bench_model(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two sizes, in an allocator that stays as it is: the process goes on with other tests."""
+    """The benchmark of a model prints and saves rows for two sizes and three implementations."""
     monkeypatch.setattr(timing, "keep_heap", lambda: None)
     path = tmp_path / "model.json"
     options = ["--atoms", "3,24", "--repeats", "1", "--json", str(path)]
@@ -211,7 +211,7 @@ def test_bench_model(
         if row["impl"] != "original":
             assert row["stress_difference_original"] < 1e-6
             assert row["forces_difference_original"] < 1e-4
-    assert rows[0]["speedup"] == 1.0  # of one sample each, which cannot scatter
+    assert rows[0]["speedup"] == 1.0  # one sample has no spread
 
 
 def test_torch_is_not_loaded() -> None:

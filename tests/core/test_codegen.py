@@ -17,7 +17,7 @@ from ..processes import printed_everywhere
 
 
 def test_text_is_the_same_in_every_process_and_on_every_processor() -> None:
-    """Else no cached kernel would be found. Sets depend on the hash seed, BLAS on the processor."""
+    """Text does not depend on hash seeds or BLAS, so that cached kernels are found again."""
     code = (
         "import hashlib, numpy\n"
         "from helpers import mixed_problem, usual_specs\n"
@@ -72,7 +72,7 @@ MERGING = [(0, 0, 0), (1, 0, 1), (2, 0, 0), (2, 0, 1), (3, 0, 2)]
 
 
 def test_groups_have_one_size() -> None:
-    """Kernels have shared memory for as many receivers as the engine's groups have."""
+    """The size of receiver groups is the same in the generator and in the engine."""
     header = Path(__file__).parents[2] / "csrc/engine/cuda/device_edges.hpp"
     assert f"GROUP = {GROUP};" in header.read_text()
 
@@ -82,7 +82,7 @@ def test_groups_have_one_size() -> None:
     [("float32", (3, 4, 4), 64), ("float64", (2, 3, 3), 32), ("float64", (3, 3, 3), 64)],
 )
 def test_shared_memory_of_warp_groups(dtype: str, degrees: tuple[int, int, int], mul: int) -> None:
-    """As many warp_groups of warps as fit into a block."""
+    """The number of warp groups is limited by the shared memory of a block."""
     x, y, out = (range(degree + 1) for degree in degrees)
     name = ["0e", "1o", "2e", "3o", "4e"]
     couplings = [(i, j, k) for i in x for j in y for k in out if (i + j + k) % 2 == 0]
@@ -115,7 +115,7 @@ def test_tables_of_too_low_a_degree_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_shared_memory_of_older_devices(dtype: str) -> None:
-    """99 KiB per block; what receivers hold is in device memory where that is too little."""
+    """Kernels fit any limit of shared memory; values held for receivers move to device memory."""
     paths = [(1, 1, 0), (1, 0, 1), (1, 2, 2), (1, 1, 3), (1, 3, 4), (1, 2, 5)]
     out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o"
     problem = ConvProblem.build(
@@ -140,11 +140,11 @@ def test_shared_memory_of_older_devices(dtype: str) -> None:
     [
         # every path ends in a block of its own
         ("64x0e+64x1o", "64x0e+64x0e+64x1o+64x1o", [(0, 0, 0), (1, 1, 1), (0, 1, 2), (1, 0, 3)], 2),
-        # both features reach the first block
+        # both features have paths to the first block
         ("64x0e+64x1o", "64x0e+64x1o", [(0, 0, 0), (1, 1, 0), (1, 0, 1)], 1),
-        # the third feature reaches the blocks of the first two, the last has a block of its own
+        # the third feature has paths to the blocks of the first two, the last has its own block
         ("+".join(["64x0e"] * 4), "+".join(["64x0e"] * 3), MERGING, 2),
-        # more than there are streams
+        # more blocks than streams
         ("+".join(["64x0e"] * 6), "+".join(["64x0e"] * 6), [(i, 0, i) for i in range(6)], 6),
     ],
 )

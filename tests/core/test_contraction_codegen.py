@@ -47,7 +47,7 @@ MORE = (
 
 
 def test_coupled_features_are_found() -> None:
-    """(x . x)(x . y) three times over needs x . x once: 3 + 3 products, not 9 of degree three."""
+    """(x . x)(x . y) is computed from two dot products, not from 9 terms of third order."""
     terms = [
         tuple((1.0, (*sorted((i, i)), 3 + j)) for i in range(3) for j in range(3)) for _ in range(1)
     ]
@@ -55,7 +55,7 @@ def test_coupled_features_are_found() -> None:
         "4x1o+4x1o", "4x0e", [Polynomial(0, tuple(terms))], dtype="float64"
     )
     statements = [s for g in contraction_groups(problem, SPECS["forward"]) for s in g]
-    # multiplications, and additions but those of single products, as fused multiply-adds
+    # Count multiplications, and additions that cannot be fused with one.
     operations = 0
     for statement in statements:
         for n, (k, factors) in enumerate(statement.value.terms):

@@ -61,7 +61,7 @@ def test_plans_by_hand(threads: int) -> None:
     )
 
 
-# The step is captured on a stream of its own and repeated on the current one.
+# The step is captured on a separate stream and replayed on the current one.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")
 def test_nothing_waits_for_the_device_and_graphs_follow_new_species() -> None:
     problem = random_contraction("32x0e+32x1o", "32x0e", 3)

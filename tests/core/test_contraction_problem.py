@@ -70,7 +70,7 @@ def test_reduction_takes_small_pivots_where_there_is_nothing_else() -> None:
 
 
 def test_tensors_are_folded_exactly(rng: np.random.Generator) -> None:
-    """Dependent paths, asymmetric tensors, several outputs and orders; a tensor of zeros."""
+    """Folded tensors with dependent paths and zeros evaluate exactly and survive JSON."""
     tensors = []
     for i_out, dim in ((0, 1), (1, 3)):
         for degree in (1, 2, 3):
@@ -80,7 +80,7 @@ def test_tensors_are_folded_exactly(rng: np.random.Generator) -> None:
                 paths[:] = 0
             tensors.append((i_out, paths))
     fold = FoldedTensors.fold("7x0e+7x1o", "7x0e+7x1o", tensors, dtype="float64")
-    assert fold.combination.shape == (10, 30)  # two of five everywhere, none of the zeros
+    assert fold.combination.shape == (10, 30)  # two of five paths each, except for the zeros
     assert fold.error < 1e-13
     assert [p.i_out for p in fold.problem.polynomials] == [0] * 4 + [1] * 6
     weights, x = rng.normal(size=30), rng.normal(size=4)
@@ -99,7 +99,7 @@ def test_tensors_are_folded_exactly(rng: np.random.Generator) -> None:
 
 
 def test_rounding_to_single_precision_does_not_count(rng: np.random.Generator) -> None:
-    """In float32, paths that rounding alone makes independent are one; in float64 they are two."""
+    """Paths that differ only by float32 rounding are dependent in float32, not in float64."""
     free = rng.normal(size=(1, 4, 4, 2))
     paths = np.concatenate([free, free @ rng.normal(size=(2, 3))], -1).astype(np.float32)
     single, double = (

@@ -167,7 +167,7 @@ HIGH = {
 
 
 def test_paths_with_equal_coupling() -> None:
-    """They share nonzeros, so the gradient of the harmonics is a sum over all of them."""
+    """Paths that share nonzeros each contribute to the gradient of the harmonics."""
     paths = [(0, 0, 0), (1, 0, 1), (2, 0, 2, "uvw"), (0, 0, 0)]
     irreps = ("5x1o+3x1o+2x1o", "2x1o", "5x1e+3x1e+4x1e")
     problem = ConvProblem.build(*irreps, paths, dtype="float64")
@@ -227,7 +227,7 @@ def awkward(kind: str, tensor: torch.Tensor) -> torch.Tensor:
     if kind == "one row for all":
         return tensor[:1].expand(rows, columns)
     if kind == "not at the start of its memory":
-        # also breaks the alignment that whole allocations have
+        # also breaks the alignment of allocations
         flat = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)
         flat[1:] = tensor.flatten()
         return flat[1:].view(rows, columns)
@@ -263,7 +263,7 @@ def test_memory_layout_of_operands(operand: str, kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_memory_around_operands_is_not_used(dtype: str) -> None:
-    """Channels that do not fill a vector: what follows them in memory must not leak into sums."""
+    """Memory before and after operands does not affect results if channels fill no whole vector."""
     problem = mixed_problem(dtype=dtype)
     plain = random_operands(problem, 20, 90)
     graph = random_graph(20, 20, 90)
@@ -292,7 +292,7 @@ def test_memory_layout_of_indices() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (), (20, 1)])
 def test_gradients_that_are_expanded(shape: tuple[int, ...]) -> None:
-    """The gradient of a sum arrives as one number with stride 0."""
+    """Expanded gradients, with strides of 0, give the results of contiguous ones."""
     graph = random_graph(20, 20, 90)
     x, y, w = random_operands(DOUBLE, 20, 90, grad=True)
     out = conv(DOUBLE, x, y, w, graph.sender, graph.receiver)

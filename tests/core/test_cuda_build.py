@@ -50,7 +50,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Compiler:
-    """Stands for NVRTC: counts, waits, fails."""
+    """A stand-in for NVRTC that counts calls, waits and fails on request."""
 
     def __init__(self, seconds: float = 0.0, fails: bool = False) -> None:
         self.seconds, self.fails = seconds, fails
@@ -96,7 +96,7 @@ def test_side_by_side_and_in_the_order_asked(
     sources = [text(i) for i in range(8)]
     found = load_cuda_kernels(sources, "sm_90")
     assert found == [f"sm_90 {source}".encode() for source in sources]
-    assert 2 <= compiler.most <= 4  # never more than there are cores
+    assert 2 <= compiler.most <= 4  # at most one per core
 
 
 def test_equal_texts_are_made_once(compiler: Compiler) -> None:
@@ -115,7 +115,7 @@ def test_what_fails_on_a_thread_is_raised_by_who_asks(compiler: Compiler) -> Non
     with pytest.raises(KernelCompileError, match="no luck"):
         load_cuda_kernel(text(0), "sm_90")
     assert started.exception() is not None
-    compiler.fails = False  # the cause is gone: nothing of the failure stays
+    compiler.fails = False  # once the cause is gone, the failure is not remembered
     assert load_cuda_kernel(text(0), "sm_90")
 
 

@@ -71,7 +71,7 @@ def close(got: list[Tensor], expected: list[Tensor], limit: float = 1e-12) -> No
 
 
 def test_several_streams_at_once() -> None:
-    """Each stream has a problem and a graph of its own, and all share one more graph."""
+    """Streams with different problems, with their own graphs and a shared one, run at once."""
     problems = [small(mul) for mul in (8, 33, 40, 64)]
     drawn = [inputs(problem, seed) for seed, problem in enumerate(problems)]
     calls = list(zip(problems, drawn, strict=True))
@@ -90,7 +90,7 @@ def test_several_streams_at_once() -> None:
 
 
 def test_several_threads_at_once() -> None:
-    """The first calls of a problem from several threads: all compile, load and launch together."""
+    """Threads that call a problem for the first time at once get the right results."""
     problem = small(23)
     drawn = [inputs(problem, seed) for seed in range(4)]
     expected = [passes(problem, values, conv_reference) for values in drawn]
@@ -114,7 +114,7 @@ def test_several_threads_at_once() -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="only one CUDA device is here")
 def test_several_devices_in_one_process() -> None:
-    """Tensors decide where kernels run, not the current device."""
+    """Kernels run on the device of their tensors, not on the current device."""
     problem = small()
     expected = passes(problem, inputs(problem, 5), conv_reference)
     for current in (0, 1):
@@ -130,7 +130,7 @@ def test_several_devices_in_one_process() -> None:
 
 
 def test_a_captured_step_follows_new_values() -> None:
-    """Forward and backward recorded once, replayed with other values and other edges."""
+    """A captured forward and backward pass can be replayed with other values and edges."""
     problem = small()
     static = [t.requires_grad_() if t.is_floating_point() else t for t in inputs(problem, 0)]
     x, y, w, g, sender, receiver = static
@@ -182,9 +182,9 @@ def _energy_and_gradients(energy: Callable[..., Tensor], values: list[Tensor]) -
 
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_and_eager_agree_to_rounding() -> None:
-    """In float64 to 1e-12; in float32 the compiled program is as near the truth as the eager one.
+    """Compiled and eager programs agree to 1e-12 in float64, and have similar errors in float32.
 
-    Both differ in float32 by some 1e-6: the compiler reorders what surrounds the kernels.
+    They differ by about 1e-6 in float32, as the compiler reorders operations around the kernels.
     """
     torch.compiler.reset()
     exact = small(dtype="float64")
@@ -233,7 +233,7 @@ def test_a_compiled_program_follows_edges_that_change_in_place(mode: str) -> Non
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_program_may_reuse_the_memory_of_indices() -> None:
-    """Edge lists computed inside: later ones lie where earlier ones lay."""
+    """Edge lists in reused memory of a compiled program are not taken for earlier ones."""
     torch.compiler.reset()
     problem = small()
     x, y, w, *_ = inputs(problem, 0)
@@ -333,7 +333,7 @@ print("finished")
 """
 
 
-# Warps read what the other has written without waiting; writes to where memcheck has no memory.
+# A kernel with a race between warps, which writes to ADDRESS; the tools must find the errors.
 CONTROL = """
 import torch
 from mdcg import _core
@@ -357,7 +357,7 @@ def _sanitize(tool: str, script: str) -> str:
     command = shutil.which("compute-sanitizer")
     if command is None:
         pytest.skip("compute-sanitizer of the CUDA toolkit is not on the path")
-    # our kernels alone: torch's are slow under the tool
+    # only mdcg's kernels, because torch's are slow under the tool
     options = ["--tool", tool, "--kernel-name", "kernel_substring=mdcg"]
     result = subprocess.run(
         [command, *options, sys.executable, "-c", script],

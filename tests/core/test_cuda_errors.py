@@ -1,4 +1,4 @@
-"""What a user is told when driver, NVRTC or memory fail; libraries that fail stand for the real."""
+"""Error messages when the driver, NVRTC or memory fails; fake libraries produce the failures."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def one_sentence(found: object, kind: str, *parts: str) -> None:
 
 
 def test_without_a_driver(tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").write_text("")  # hides one that is installed
+    (tmp_path / "libcuda.so.1").write_text("")  # hides an installed driver
     found = run("attempt(lambda: kernels.cuda_device(0))", tmp_path, tmp_path / "cache")
     one_sentence(found, "DeviceError", "CUDA device 0", "libcuda.so.1", "install the NVIDIA driver")
 
@@ -188,7 +188,7 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
             "update the driver",
             "nvidia-cuda-nvrtc-cu12",
         )
-    assert found["tries"] == 2  # the refused code left the cache, and was made again
+    assert found["tries"] == 2  # refused code is removed from the cache and compiled again
     one_sentence(found["other card"], error, "sm_80", "give a plan for this device, or none")
     assert found["other card's tries"] == 1
     one_sentence(
@@ -199,7 +199,7 @@ def test_devices_code_and_memory(driver: Path, tmp_path: Path) -> None:
     one_sentence(found["too much shared memory"], error, "give a plan for this device, or none")
     one_sentence(found["earlier fault"], error, "CUDA_LAUNCH_BLOCKING=1")
     one_sentence(found["no such kernel"], error, "a kernel for sm_90 cannot be loaded")
-    assert found["tries until then"] == 4  # that of another program was made again, too
+    assert found["tries until then"] == 4  # code of another program is compiled again, too
 
 
 def test_cached_code_is_kept_where_it_cannot_be_made_again(driver: Path, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_cached_code_is_kept_where_it_cannot_be_made_again(driver: Path, tmp_pat
 
 @pytest.fixture
 def another_nvrtc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Return a function that makes NVRTC be looked for in another file."""
+    """Return a function that sets the file in which NVRTC is searched."""
 
     def name(path: str) -> None:
         monkeypatch.setenv("MDCG_NVRTC_LIB", path)
@@ -283,7 +283,7 @@ def test_no_nvrtc_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_several_nvrtcs_one_that_the_driver_takes(driver: Path, tmp_path: Path) -> None:
-    """The driver is for CUDA 12.8."""
+    """Of several NVRTC versions, the one that the driver (CUDA 12.8) supports is chosen."""
     folder = tmp_path / "lib64"
     folder.mkdir()
     library(NVRTC, folder / "libnvrtc.so.12")
@@ -292,7 +292,7 @@ def test_of_several_nvrtcs_one_that_the_driver_takes(driver: Path, tmp_path: Pat
     assert found == str(folder / "libnvrtc.so.12")
     (folder / "libnvrtc.so.12").unlink()
     newer = run("find_nvrtc()[1]", driver, tmp_path, CUDA_HOME=str(tmp_path))
-    assert "libnvrtc.so.13" in str(newer)  # the driver's refusal says what to do
+    assert "libnvrtc.so.13" in str(newer)  # the only one; the driver's error says what to do
 
 
 def test_a_library_that_is_no_nvrtc(another_nvrtc: Callable[[str], None], driver: Path) -> None:

@@ -174,7 +174,7 @@ def test_plans_by_hand_of_weight_matrices(tile: CudaUvwTile) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("kind", ["uvu", "uvw"])
 def test_torch_asks_for_determinism(kind: str, shared: bool) -> None:
-    """Equal bits in every run, on a graph that is not symmetric, many edges to each node."""
+    """With torch's deterministic algorithms, repeated runs give equal bits."""
     problem = mixed_problem(shared_weights=shared)
     if kind == "uvu":
         problem = ConvProblem.build(*MIXED, shared_weights=shared)
@@ -217,7 +217,7 @@ def test_forward_is_the_same_in_every_run() -> None:
 
 @pytest.mark.parametrize("rows", [True, False], ids=["conv", "rows"])
 def test_every_choice_of_gradients(rows: bool) -> None:
-    """Each kernel gives what the kernel of everything gives."""
+    """Kernels for a subset of gradients give the values of the kernel for all."""
     problem = mixed_problem()
     kernels = cuda_kernels(problem.to_json(), "", torch.cuda.current_device())
     choices = [("x",), ("y",), ("w",), ("x", "y"), ("x", "w"), ("y", "w"), ("x", "y", "w")]

@@ -27,7 +27,7 @@ from ..emulator.emulator import built
 FORWARD = KernelSpec("forward", True)
 BACKWARD = KernelSpec("backward", True, ("x", "y", "w"))
 DOUBLE = KernelSpec("double_backward", True, ("x", "y", "w"), ("x", "y", "w"))
-# what training and forces ask for; other architectures get the longest three
+# Passes of training and forces; other architectures compile the longest three.
 PASSES = {
     80: (FORWARD, BACKWARD, DOUBLE),
     90: (
@@ -42,7 +42,7 @@ PASSES = {
 
 # Entries of path matrices above which a problem takes long to compile: sm_90 stands for the others.
 LONG = 250
-# One of each framework and of fully connected paths, for a quick run.
+# For a quick run: one problem of each framework, and one with fully connected paths.
 QUICK = {"mace-medium-l2", "nequip-water", "diffdock-l1"}
 
 # The version of NVRTC for which `spill_bytes` of plans were counted.
@@ -54,7 +54,7 @@ MAX_REGISTERS = 255
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes: registers and bytes of local memory per thread."""
+    """Registers and bytes of local memory per thread of one kernel."""
 
     registers: int
     local_bytes: int
@@ -99,7 +99,7 @@ def tile_of(plan: CudaPlan, spec: KernelSpec) -> CudaTile:
 
 
 def distinct() -> list[str]:
-    """Names of cases; of those with the same problem, the first."""
+    """Return names of cases with different problems, the first of each."""
     first: dict[str, str] = {}
     for name, case in CASES.items():
         first.setdefault(case.problem().key(), name)
@@ -115,7 +115,7 @@ def reports(kernels: list[CudaKernel], target: str) -> list[dict[str, Resources]
     """Compile the programs of all kernels side by side; resources by names, per kernel."""
 
     def compiled(source: str) -> dict[str, Resources]:
-        """Compile a text, or read what was said of it in an earlier run."""
+        """Compile a text, or read the report of an earlier run."""
 
         def build(folder: Path) -> None:
             cubin, log = compile_cuda(source, target, "--ptxas-options=-v")
@@ -163,7 +163,7 @@ def test_bench_problems(name: str, capability: int) -> None:
 
 
 def test_tiles_of_mace_spill_next_to_nothing() -> None:
-    """But what a cap of their registers costs outside the loop over edges."""
+    """Plans of MACE spill no register, except where a cap spills outside of the edge loop."""
     for name, case in CASES.items():
         problem = case.problem()
         if name.startswith("mace"):
@@ -176,7 +176,7 @@ def test_tiles_of_mace_spill_next_to_nothing() -> None:
 
 
 def test_a_kernel_that_spills_is_noticed() -> None:
-    """Too few registers for what a plan wants to keep in them."""
+    """The report shows spills of a kernel with too few registers."""
     problem = CASES["mace-large"].problem()
     tile = CudaTile(channels=4, components=255, registers=64)
     plan = CudaPlan(90, tile, tile, tile)

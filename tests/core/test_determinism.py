@@ -1,7 +1,7 @@
-"""What must be equal to the last bit, and what only to rounding.
+"""Results that must be equal to the last bit, and results that are equal only to rounding.
 
-Equal operands in equal order give equal bits, whatever the threads. Every sum over edges runs in
-the order of the edges at one receiver, so a new edge order that keeps the order at each receiver
+Equal operands in equal order give equal bits for any number of threads. Every sum over edges runs
+in the order of the edges at one receiver, so a new edge order that keeps the order at each receiver
 changes nothing, and any other order changes the sums by rounding. Per-edge results never depend on
 other edges.
 """
@@ -106,7 +106,7 @@ def test_edge_order_that_keeps_the_order_at_each_receiver_changes_nothing(name: 
     operands = random_operands(problem, GRAPH.n_senders, GRAPH.n_edges)
     want = run(problem, GRAPH, operands, order=1)
     order = torch.argsort(GRAPH.receiver, stable=True)
-    # receivers in random order, their edges in the given order
+    # random order of receivers, unchanged order of edges at each receiver
     shuffled = torch.randperm(GRAPH.n_receivers, generator=generator(2))
     for place in (order, torch.argsort(shuffled[GRAPH.receiver], stable=True)):
         got = run(problem, *permuted(GRAPH, operands, place), order=1)
@@ -123,16 +123,16 @@ def test_any_other_edge_order_changes_sums_by_rounding_only(name: str) -> None:
     want = run(problem, GRAPH, operands, order=1)
     order = torch.randperm(GRAPH.n_edges, generator=generator(4))
     got = run(problem, *permuted(GRAPH, operands, order), order=1)
-    for k in (1, 2):  # per edge
+    for k in (1, 2):  # these are per edge
         assert torch.equal(got[f"order 1, input {k}"], want[f"order 1, input {k}"][order])
     for key in ("value", "order 1, input 0"):
         assert_close(got[key], want[key], 1e-6, key)
-    # else "any other order" would not be tested
+    # otherwise the test would not have changed the order of sums
     assert not torch.equal(got["value"], want["value"])
 
 
 def test_python_threads_at_once() -> None:
-    """Kernels share nothing: several threads, several problems, several graphs."""
+    """Python threads with several problems and graphs give equal bits."""
     jobs = []
     for seed in range(8):
         problem = PROBLEMS["small"] if seed % 2 else PROBLEMS["mixed"]

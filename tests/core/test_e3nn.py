@@ -115,7 +115,7 @@ def test_reference_is_e3nn(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["uvu", "uvw", "mixed, weightless"])
 def test_float32_error_is_that_of_e3nn(name: str) -> None:
-    """Both round; ours must not be further from float64 than a few times what e3nn is."""
+    """Errors in float32 are at most three times those of e3nn."""
     exact, single = e3nn_module(name), e3nn_module(name, torch.float32)
     problem = ConvProblem.from_e3nn(single)
     assert problem.dtype == "float32"
@@ -141,7 +141,7 @@ def test_float32_error_is_that_of_e3nn(name: str) -> None:
 
 
 def test_constants_rounded_by_the_module_are_kept() -> None:
-    """A model trained in float32 and run in float64 has 3j symbols with float32 errors."""
+    """3j symbols that a float32 model has rounded stay rounded when it runs in float64."""
     module = e3nn_module("uvu", torch.float32).double()
     problem = ConvProblem.from_e3nn(module)
     assert problem.dtype == "float64"

@@ -1,4 +1,4 @@
-"""What kernels compute once: equal sums, and couplings that share their values."""
+"""Values that kernels compute once: equal sums, and couplings with shared values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_single_product_is_not_worth_a_name() -> None:
 
 
 def test_equal_entries_share_a_nonzero() -> None:
-    """0e x lo -> lo is a multiple of the unit matrix: one nonzero for all channels."""
+    """1o x 0e -> 1o is a multiple of the unit matrix and has one nonzero value."""
     problem = ConvProblem.build("8x1o", "0e", "8x1o", [(0, 0, 0)])
     (path,) = lower(problem).paths
     assert path.coupling.num_nonzeros == 1
@@ -55,7 +55,7 @@ def test_equal_entries_share_a_nonzero() -> None:
 
 
 def test_opposite_entries_share_a_nonzero() -> None:
-    """The cross product is antisymmetric: six entries, three nonzeros."""
+    """The six entries of the antisymmetric cross product share three nonzero values."""
     problem = ConvProblem.build("8x1o", "1o", "8x1e", [(0, 0, 0)])
     (path,) = lower(problem).paths
     assert path.coupling.num_nonzeros == 3
@@ -64,7 +64,7 @@ def test_opposite_entries_share_a_nonzero() -> None:
 
 
 def test_paths_of_equal_coupling_share_nonzeros() -> None:
-    """Two paths with equal harmonics, degrees and weight: nonzeros are made once per edge."""
+    """Paths with equal harmonics, degrees and path weight share nonzero values per edge."""
     problem = ConvProblem.build("8x1o+4x1o", "1o", "8x1e+4x1e", [(0, 0, 0), (1, 0, 1)])
     assert lower(problem).num_nonzeros == 3
     assert [path.first_nonzero for path in lower(problem).paths] == [0, 0]
@@ -75,7 +75,7 @@ def test_paths_of_equal_coupling_share_nonzeros() -> None:
 
 
 def test_sharing_pays_in_a_real_layer() -> None:
-    """mace-large, second layer: far fewer values per edge than nonzero 3j symbols."""
+    """The paths of mace-large's second layer need fewer values per edge than nonzero 3j symbols."""
     irreps = ("2x0e+2x1o+2x2e", "0e+1o+2e+3o", "2x0e+2x1o+2x2e+2x3o")
     problem = ConvProblem.build(*irreps, all_paths(*irreps))
     lowered = lower(problem)

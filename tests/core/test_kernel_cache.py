@@ -36,12 +36,12 @@ print(statistics().compiled)
 """
 
 
-# How the line begins that a process shows once, before it compiles.
+# Start of the line that a process prints once, before it compiles.
 COMPILING = "mdcg is compiling kernels"
 
 
 class Cache:
-    """Processes with a cache of their own."""
+    """Processes that share one private cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "cache"
@@ -109,7 +109,7 @@ def filled(template: Cache, cache: Cache) -> Cache:
 
 @pytest.fixture
 def open_cache(cache: Cache) -> Iterator[Cache]:
-    """A cache below folders that every user may enter, as those of pytest are not."""
+    """A cache in folders that every user may enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         cache.folder, cache.root = Path(folder), Path(folder, "cache")
@@ -117,7 +117,7 @@ def open_cache(cache: Cache) -> Iterator[Cache]:
 
 
 def sign(binary: Path, content: bytes) -> None:
-    """Replace a file, with the digest that fits."""
+    """Replace a file and its digest."""
     binary.unlink()
     binary.write_bytes(content)
     binary.chmod(0o600)
@@ -170,7 +170,7 @@ def test_what_others_can_write_is_not_run(
 @needs_root
 @pytest.mark.parametrize("level", ["root", "target", "key", "file"])
 def test_links_of_others_are_not_followed(filled: Cache, level: str) -> None:
-    """The link leads to good files of this user, but another user may turn it elsewhere."""
+    """Links that belong to another user are not followed, even to good files."""
     path = levels(filled)[level]
     path.rename(filled.folder / "elsewhere")
     path.symlink_to(filled.folder / "elsewhere")
@@ -196,7 +196,7 @@ def test_links_are_not_written_through(filled: Cache, name: str) -> None:
     victim = filled.folder / "victim"
     if name != "lock":
         victim.mkdir()
-    link.symlink_to(victim)  # that of the lock leads nowhere
+    link.symlink_to(victim)  # the lock's link is dangling
     compiled, warning = filled.run()
     assert compiled == 1
     assert not victim.exists() if name == "lock" else list(victim.iterdir()) == []
@@ -217,7 +217,7 @@ def test_a_cache_of_root_serves_all_users(open_cache: Cache) -> None:
 
 @needs_root
 def test_a_cache_that_everybody_can_write_runs_nothing(open_cache: Cache) -> None:
-    """A stranger puts a kernel into a shared cache, and root asks for it."""
+    """Kernels in a cache that other users can write are not used, with a warning."""
     cache = open_cache
     cache.root.mkdir()
     cache.root.chmod(0o1777)
@@ -278,7 +278,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_broken_entries_are_made_again(filled: Cache, damage: str) -> None:
-    """In processes of their own: the loader of the system may end a process with such files."""
+    """Damaged entries are compiled again; each load runs in a process that it might crash."""
     whole = filled.binary.read_bytes()
     DAMAGES[damage](filled.binary)
     assert filled.run() == (1, "")
@@ -299,7 +299,7 @@ def test_killed_processes_leave_nothing(cache: Cache) -> None:
         assert killed.returncode == -9
     assert in_tmp(cache) != []
     old, new = (cache.version / "tmp" / f"key.{host}.unique" for host in ("old", "new"))
-    for folder in (old, new):  # of another host, whose locks need not be seen here
+    for folder in (old, new):  # folders of another host, whose locks may be invisible here
         folder.mkdir()
     os.utime(old, (time.time() - 1e6,) * 2)
     assert cache.run("one") == (1, "")
@@ -322,12 +322,12 @@ def test_folders_of_living_processes_stay(cache: Cache) -> None:
 
 
 def test_private_folders_of_killed_processes_are_removed(cache: Cache) -> None:
-    cache.root.write_text("a file")  # so that no cache can be made
+    cache.root.write_text("a file")  # a file, so the cache cannot be created
     killed = cache.start(MDCG_CXX=cache.script("kill -9 $PPID"))
     killed.communicate(timeout=60)
     (left,) = cache.folder.glob("mdcg-kernels-*")
     os.utime(left, (time.time() - 1000,) * 2)
-    compiled, warning = cache.run()  # which sees that none is left
+    compiled, warning = cache.run()  # removes the folder
     assert (compiled, "cannot be written" in warning) == (1, True)
 
 

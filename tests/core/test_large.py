@@ -49,7 +49,7 @@ def edges_with_weights() -> tuple[torch.Tensor, ...]:
     x = torch.randn(N_NODES, 256, generator=gen)
     y = torch.randn(N_EDGES, 1, generator=gen)
     sender, receiver = torch.randint(N_NODES, (2, N_EDGES), generator=gen)
-    # each marked edge ends at a receiver of its own
+    # marked edges have different receivers
     receiver[marked] = torch.arange(len(marked))
     return x, y, w, sender, receiver, marked
 
@@ -72,7 +72,7 @@ def test_weights() -> None:
 
 
 def test_node_features() -> None:
-    """Channels-last rows of whole vectors are read in place: only the rows used are touched."""
+    """Node features with more than 2^31 numbers are read in place, and only rows in use."""
     columns, rows = 1024, LIMIT // 1024 + 70
     problem = ConvProblem.build("1024x0e", "0e", "1024x0e", [(0, 0, 0)], layout="ir_mul")
     compile_ahead([(problem, usual_specs(True)[:1])])
@@ -91,12 +91,12 @@ def test_node_features() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_gradients_of_weights() -> None:
-    """Here 8 GiB are written."""
+    """The gradient of weights may have more than 2^31 numbers, here 8 GiB."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     if available < 14:
         pytest.skip(f"needs 14 GiB of free memory, there are {available:.0f}")
     start = time.monotonic()
-    torch.ones(GIB // 8)  # half a GiB
+    torch.ones(GIB // 8)  # 0.5 GiB
     seconds = 16 * (time.monotonic() - start)
     if seconds > 30:
         pytest.skip(f"this machine takes {seconds:.0f} s to hand out 8 GiB")

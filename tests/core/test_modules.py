@@ -81,7 +81,7 @@ def test_plan_of_a_module_is_kept() -> None:
 
 
 def test_modules_have_no_state() -> None:
-    """So that a patched model keeps its state_dict."""
+    """Modules have no parameters or buffers, so a patched model keeps its state_dict."""
     for module in (ConvTensorProduct(PROBLEM), TensorProduct(PROBLEM)):
         assert module.state_dict() == {}
         assert list(module.parameters()) == []

@@ -47,7 +47,7 @@ def make_edges(both: int = 70, alone: int = 12, seed: int = 1) -> Edges:
     i[:4], j[:4] = 3, 7  # four images between two nodes
     i[4:7] = j[4:7] = 2  # three images of one node
     v, w = (torch.randn(n, 3, generator=gen).double() for n in (both, alone))
-    v[1] = v[0]  # the same edge twice
+    v[1] = v[0]  # a duplicate edge
     f, h = (torch.rand(n, 5, generator=gen).double() for n in (both, alone))
     f[1] = f[0]
     count = 2 * both + alone
@@ -99,7 +99,7 @@ def test_pairs_are_found(dtype: str, index: torch.dtype) -> None:
     for row, (a, b) in enumerate(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)):
         assert pairs.row[a] == row
         assert pairs.row[b] == row
-        # of two equal edges either partner will do
+        # equal edges are interchangeable as partners
         assert torch.equal(edges.vectors[b], edges.vectors[int(edges.partner[a])])
         assert (a == b) == (int(edges.partner[a]) == a)
         if a != b:
@@ -108,7 +108,7 @@ def test_pairs_are_found(dtype: str, index: torch.dtype) -> None:
 
 
 def test_edges_of_unequal_features_are_no_pairs() -> None:
-    """Weights may depend on the types of sender and receiver."""
+    """Two directions of an edge are a pair only if their features are equal."""
     edges, problem = make_edges(), problem_of()
     features = edges.features.clone()
     one = int((edges.partner != torch.arange(152)).nonzero()[0])
@@ -134,13 +134,13 @@ def test_digits_that_vector_code_loses_make_no_difference() -> None:
 
 
 def test_new_vectors_on_an_old_list_are_seen() -> None:
-    """Images may change while senders and receivers stay: four edges join nodes 3 and 7."""
+    """Pairs are found again if edges exchange their vectors while senders and receivers stay."""
     edges, problem = make_edges(), problem_of()
     y = edges.attrs(problem)
     where = (edges.sender, edges.receiver, NODES)
     before = find_pairs(problem, y, edges.features, *where)
     forth = ((edges.sender == 3) & (edges.receiver == 7)).nonzero()[:, 0]
-    apart = (edges.vectors[forth] != edges.vectors[forth[0]]).any(1)  # one edge is there twice
+    apart = (edges.vectors[forth] != edges.vectors[forth[0]]).any(1)  # one of them is a duplicate
     forth = torch.stack([forth[0], forth[apart][0]])
     features = edges.features.clone()
     y[forth], features[forth] = y[forth.flip(0)], features[forth.flip(0)]
@@ -265,7 +265,7 @@ def test_same_bits_for_every_number_of_threads() -> None:
 
 
 def test_many_gradients_at_once() -> None:
-    """``is_grads_batched`` runs the backward formulas under vmap."""
+    """Gradients with ``is_grads_batched``, which uses vmap, equal single ones."""
     edges, problem = make_edges(), problem_of()
     pairs = pairs_of(problem, edges)
     gen = generator(2)

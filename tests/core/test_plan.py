@@ -39,7 +39,7 @@ def problem_of(mul: int, dtype: str = "float32") -> ConvProblem:
         ("x86-64-v2", "float64", 128, 2),
         ("aarch64", "float32", 128, 4),
         ("generic", "float32", 128, 4),
-        # at most half of the widest vector would be used
+        # The widest vector is used only if more than half of it is filled.
         ("x86-64-v4", "float32", 8, 8),
         ("x86-64-v4", "float32", 9, 16),
         ("x86-64-v4", "float32", 4, 4),
@@ -187,7 +187,7 @@ def test_instruction_set_levels(level: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 2, 32])
 def test_any_number_of_lanes(lanes: int) -> None:
-    """Levels of instruction sets have 4, 8 and 16."""
+    """Kernels with any number of lanes agree with the reference."""
     problem = mixed_problem()
     plan = plan_for(problem, host_device().level, lanes=lanes)
     compile_ahead([(problem, usual_specs(True))], plan)

@@ -61,7 +61,7 @@ def test_counts() -> None:
     assert shapes == [(5, 2), (5, 1, 6), (3, 2, 6), (0,), (3, 1), (3, 1, 5), (2, 1, 6)]
     assert problem.weight_numel == 10 + 30 + 36 + 0 + 3 + 15 + 12
     assert problem.weight_offsets == (0, 10, 40, 76, 76, 79, 94)
-    # per path: scalar coupling 2l+1, cross product 6, dot product 3
+    # nonzeros per path: scalar coupling 2l+1, cross product 6, dot product 3
     assert problem.nnz == 1 + 3 + 3 + 3 + 6 + 3 + 6
 
 
@@ -127,9 +127,9 @@ def test_key_tells_problems_apart() -> None:
 
 
 def test_key_is_stable() -> None:
-    """A key that changes orphans every compiled kernel: change it only together with the format.
+    """Keys of problems are fixed, because cached kernels are found by them.
 
-    Every process has another seed of hashes, so a key that depends on the process is found, too.
+    Hash seeds differ between processes, so the test also fails if a key depends on them.
     """
     assert small_problem().key() == "80029adff201cd8a"
     assert mixed_problem(dtype="float64").key() == "9191c4c43dcf6dc5"

@@ -20,7 +20,7 @@ from .helpers import mixed_problem, usual_specs
 
 PACKAGE = Path(__file__).parents[1] / "data" / "mace_water_float64.mdcg"
 
-# Values of all passes as digests, from one process.
+# Prints digests of the results of all passes.
 RUN = """
 import hashlib, json, sys
 import torch
@@ -64,14 +64,14 @@ def test_processes_at_once_compile_each_kernel_once(tmp_path: Path) -> None:
     assert sum(compiled for _, compiled, _ in results) == 3
     assert (tmp_path / "calls").read_text().count("call") == 3
 
-    # and a process without any compiler gets the same from what they left
+    # A process without a compiler gets the same results from the cache.
     alone = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "MDCG_DISABLE_JIT": "1", "MDCG_CXX": None}
     found = json.loads(run_python(RUN, **alone, PATH=str(tmp_path), CXX=None))
     assert found == [results[0][0], 0, 3]
 
 
 def test_forked_child(tmp_path: Path) -> None:
-    """As in a DataLoader worker: one thread, after the parent ran with several."""
+    """A forked child can run kernels in one thread after its parent used several."""
     code = (
         "import multiprocessing, torch\n"
         "from helpers import random_graph, random_operands, small_problem\n"
@@ -105,7 +105,7 @@ def test_other_compilers(name: str, tmp_path: Path) -> None:
 
 
 def test_compiler_warnings() -> None:
-    """Kernels are compiled without warnings, but the text gives none except of unused names."""
+    """Generated C++ causes no warnings under -Wall, except for unused variables."""
     compiler = shutil.which("c++") or pytest.skip("no compiler named c++")
     problem = mixed_problem()
     for spec in usual_specs():
@@ -122,7 +122,7 @@ def test_compiler_warnings() -> None:
         assert [w for w in warnings if "unused-variable" not in w] == [], spec
 
 
-# Makes a kernel of a few letters.
+# Makes a kernel file with dummy contents.
 MAKE = """
 from mdcg._core import KernelCache
 cache = KernelCache("host", "kernel.so")
@@ -142,7 +142,7 @@ def test_file_systems_without_locks(tmp_path: Path) -> None:
     assert run_python(MAKE, **variables) == "True\n"
 
 
-# Begins to make a kernel and stops, as Ctrl-Z does.
+# Begins to make a kernel and stops itself, like Ctrl-Z.
 STOPPED = """
 import os, signal, sys
 from mdcg._core import KernelCache
@@ -154,7 +154,7 @@ KernelCache(target, binary).make(key, lambda folder: os.kill(os.getpid(), signal
 def test_others_go_on_without_a_stopped_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both in Python and in the engine, after they have said for whom they wait."""
+    """A stopped process is named, and after a timeout kernels are made without it."""
     target = _core.host_target("native")
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("MDCG_COMPILE_TIMEOUT", "1")
@@ -166,7 +166,7 @@ def test_others_go_on_without_a_stopped_process(
         cache.make("0" * 32, lambda folder: (folder / "kernel.so").write_text("code"))
 
     def make_in_the_engine() -> None:
-        """It starts Python, here a program that ends at once."""
+        """Let the engine start Python, which is replaced by a program that fails."""
         model = _core.Model(str(PACKAGE), threads=1)
         model.prepare()
         assert "generic, because /" in model.summary()

@@ -10,7 +10,7 @@ from mdcg.problem import ConvProblem, Irrep, Irreps, Path
 from .helpers import check_conv, check_tensor_product, compile_ahead, random_graph, usual_specs
 
 MULTIPLICITIES = st.sampled_from([1, 3, 8, 17, 33, 40])
-# Every example compiles kernels, so a failing one is reported as it is, not shrunk.
+# Every example compiles kernels, so failing examples are not shrunk.
 PHASES = (Phase.explicit, Phase.generate)
 IRREPS = st.builds(Irrep, st.integers(0, 2), st.sampled_from([1, -1]))
 

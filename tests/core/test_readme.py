@@ -1,4 +1,4 @@
-"""What the documents say must be so: settings, files, links, exported names, packages to install.
+"""Statements of the documents hold: settings, files, links, exported names, packages to install.
 
 tests/documents.py runs their commands and code.
 """
@@ -34,7 +34,7 @@ def blocks(text: str, language: str = "") -> list[str]:
 
 
 def section(text: str, title: str) -> str:
-    """Return what is below a heading, up to the next of its level or above."""
+    """Return the text below a heading, up to the next heading of the same or a higher level."""
     (level,) = re.findall(rf"^(#+) {title}$", text, re.MULTILINE)
     return re.split(rf"^#{{1,{len(level)}}} ", text.split(f"{level} {title}\n")[1], flags=re.M)[0]
 
@@ -56,7 +56,7 @@ def links(path: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_document(path: Path) -> None:
-    """Links and the files and commands that are named lead somewhere; names can be imported."""
+    """Links, files, scripts and names in a document exist."""
     text = path.read_text(encoding="utf-8")
     for name, anchor in links(path):
         target = (path.parent / name).resolve() if name else path
@@ -86,7 +86,7 @@ def test_settings_table_is_that_of_the_code() -> None:
 
 
 def test_hints_name_packages_that_an_index_has() -> None:
-    """An extra of mdcg is found only where mdcg itself is, which is a clone."""
+    """Hints name packages on an index, and no extra of mdcg, which is not there."""
     assert installation("mace.modules") == "pip install 'mace-torch>=0.3.15' 'torch>=2.6'"
     assert installation("tad_mctc").startswith("pip install 'tad-dftd3")
     assert installation("les.tomorrow") == "pip install les"
@@ -95,7 +95,7 @@ def test_hints_name_packages_that_an_index_has() -> None:
         def refuse(name: str) -> None:
             raise importlib.metadata.PackageNotFoundError(name)
 
-        patch.setattr("mdcg.errors.requires", refuse)  # a copy of mdcg without metadata
+        patch.setattr("mdcg.errors.requires", refuse)  # mdcg without metadata
         assert installation("mace") == "pip install mace"
     files = [path for name in ("mdcg", "examples", "csrc") for path in (ROOT / name).rglob("*.*")]
     texts = {path: path.read_bytes() for path in files if path.suffix in (".py", ".sh", ".cpp")}
@@ -103,7 +103,7 @@ def test_hints_name_packages_that_an_index_has() -> None:
 
 
 def test_phonons_are_those_of_their_package(tmp_path: Path) -> None:
-    """After a run with another package in the same folder, whose files ASE would read."""
+    """The phonon recipe does not reuse files that another package left in the folder."""
     text = (USAGE / "ase.md").read_text(encoding="utf-8")
     start, *recipes = blocks(section(text, "Recipes"), "python")
     (recipe,) = [block for block in recipes if "Phonons" in block]

@@ -46,7 +46,7 @@ def load(source: str, flags: tuple[str, ...] = (), target: str = TARGET) -> Any:
 
 
 def compiler_script(tmp_path: Path, body: str) -> Path:
-    """Write a compiler of our own; $out is the file it is to make."""
+    """Write a script that acts as the compiler; $out is its output file."""
     path = tmp_path / "bin" / "our-c++"
     path.parent.mkdir(exist_ok=True)
     find_output = 'prev=; for a in "$@"; do [ "$prev" = -o ] && out=$a; prev=$a; done\n'
@@ -83,7 +83,7 @@ def test_missing_symbol_is_named(source: str) -> None:
 def test_flags_and_targets_are_kept_apart(source: str) -> None:
     for flags, target in (((), "generic"), (("-O1",), "generic"), (("-O1",), "x86-64-v2")):
         load(source, flags, target)
-    assert len(kernels()) == 3 - 1  # in memory the target does not matter, only text and flags
+    assert len(kernels()) == 3 - 1  # in memory, kernels are identified by text and flags only
     assert len({path.parent.name for path in kernels()}) == 2
 
 
@@ -97,7 +97,7 @@ def test_size_and_clear(source: str) -> None:
     clear_cache()
     assert cache_size() == (0, 0)
     assert not cache_dir().exists()
-    clear_cache()  # nothing there is no error
+    clear_cache()  # clearing twice is no error
     assert load(source).symbol("mdcg_run") != 0, "loaded kernels stay"
 
 
@@ -120,7 +120,7 @@ def test_compiling_is_logged(
 ) -> None:
     caplog.set_level(logging.INFO, logger="mdcg")
     load(source)
-    record = caplog.records[-1]  # after what each process says once
+    record = caplog.records[-1]  # after messages that each process logs once
     assert record.levelno == logging.INFO
     assert record.getMessage().startswith("compiled kernel for the CPU in ")
     caplog.clear()
@@ -168,7 +168,7 @@ def test_every_variable_has_a_meaning() -> None:
     for variable in env.VARIABLES:
         assert variable.name.startswith("MDCG_")
         assert variable.meaning.endswith(".")
-        # in the table and where it is read
+        # once in the table and once where it is read
         assert text.count(f'"{variable.name}"') >= 2, variable.name
 
 
@@ -288,7 +288,7 @@ LOAD = (
 
 
 def test_cached_kernel_in_a_read_only_folder(source: str, tmp_path: Path) -> None:
-    """A folder that refuses new files: here one whose folder of locks is a file."""
+    """A cached kernel loads although no lock can be made."""
     load(source)
     shutil.rmtree(cache_dir() / "locks")
     (cache_dir() / "locks").write_text("")
@@ -302,7 +302,7 @@ def test_a_cached_library_of_something_else_is_made_again(source: str) -> None:
     load(source)
     (binary,) = (path for path in kernels() if path != other)
     content = other.read_bytes()
-    binary.unlink()  # this process runs it
+    binary.unlink()  # this process has the old one loaded
     binary.write_bytes(content)
     binary.with_name("kernel.sha256").write_text(hashlib.sha256(content).hexdigest())
     for compiled in (1, 0):

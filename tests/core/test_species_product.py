@@ -47,7 +47,7 @@ def test_value_and_derivatives() -> None:
 
 
 def test_groups_at_once() -> None:
-    """As on a CUDA device, where launches cost more than products with zeros."""
+    """The masked product, which CUDA devices use, agrees with the reference and has derivatives."""
     x, y, w = operands()
     product = SpeciesProduct(PROBLEM)
     groups = species_product._groups_of(y)
@@ -58,7 +58,7 @@ def test_groups_at_once() -> None:
     assert torch.autograd.gradcheck(lambda x, w: product._masked(x, groups, w), leaves)
     assert torch.autograd.gradgradcheck(lambda x, w: product._masked(x, groups, w), leaves)
 
-    # weights that change without torch's count of changes
+    # Weights may change without a change of torch's version counter.
     w = w.detach().clone()
     product._masked(x, groups, w)
     w.data.mul_(2)
@@ -84,7 +84,7 @@ def test_training_after_a_call_in_inference_mode() -> None:
 def test_what_needs_more_than_values_is_left_alone() -> None:
     x, y, _ = operands()
     assert not can_group(x, y.clone().requires_grad_())
-    assert not can_group(x, torch.randn(len(x), 4, dtype=x.dtype))  # rows that do not repeat
+    assert not can_group(x, torch.randn(len(x), 4, dtype=x.dtype))  # no repeated rows
     with forward_ad.dual_level():
         assert not can_group(x, forward_ad.make_dual(y, torch.ones_like(y)))
     found = []
@@ -93,7 +93,7 @@ def test_what_needs_more_than_values_is_left_alone() -> None:
 
 
 def test_a_tensor_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CUDA device: by memory and count of changes, as looking makes the host wait."""
+    """On CUDA devices, an unchanged tensor is not compared again, which would block the host."""
     looked = []
     equal = torch.equal
     monkeypatch.setattr(torch, "equal", lambda a, b: looked.append(1) or equal(a, b))
@@ -113,8 +113,8 @@ def test_a_tensor_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not looked
     y.copy_(y.flip(0))  # other values in the same memory
     torch.testing.assert_close(value(), tensor_product_reference(PROBLEM, x, y, w))
-    y.copy_(y.flip(0))  # values of before, which are remembered
+    y.copy_(y.flip(0))  # the first values, which are cached
     assert equal(value(), first)
     looked.clear()
-    assert equal(product.grouped(x, y.clone(), w), first)  # the same values elsewhere
+    assert equal(product.grouped(x, y.clone(), w), first)  # equal values in other memory
     assert looked

@@ -107,7 +107,7 @@ def test_transforms_of_the_batched_product(name: str) -> None:
     "in_dims", [(0, 0, 0), (0, None, None), (None, 1, 2), (2, 0, None)], ids=str
 )
 def test_vmap(in_dims: tuple[int | None, ...]) -> None:
-    """A batch of graphs with the same edges, batched along any dimension."""
+    """Gradients under vmap agree for operands batched along any dimension."""
     singles = [random_operands(PROBLEM, 3, 5, seed=seed) for seed in range(4)]
     batched = [
         singles[0][i] if dim is None else torch.stack([s[i] for s in singles], dim)
@@ -135,7 +135,7 @@ def test_vmap_over_nothing() -> None:
 
 
 def test_ensemble_of_weights() -> None:
-    """The usual use of vmap: per-sample gradients of several sets of weights."""
+    """vmap over several sets of weights gives the values of single evaluations."""
     x, y, _ = random_operands(PROBLEM, 3, 5)
     weights = torch.stack([random_operands(PROBLEM, 3, 5, seed=s)[2] for s in range(3)])
     values = vmap(lambda w: scalar(conv)(x, y, w))(weights)
@@ -182,7 +182,7 @@ def forces_and_loss(kind: Any, graph: Graph, operands: Any) -> list[torch.Tensor
     return [energy, *torch.autograd.grad(energy, [x, y, w])]
 
 
-# Dynamo looks at .grad of every tensor and hides the warning in a way that "error" does not notice.
+# Dynamo reads .grad of every tensor and hides the warning, which "error" would still raise.
 ignore_grad_warning = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor:UserWarning"
 )
@@ -225,7 +225,7 @@ def test_compiled_once_for_any_number_of_edges_and_nodes() -> None:
 
 
 def test_compiled_function_with_forces_inside() -> None:
-    """make_fx-style tracing of a function that differentiates by itself, as MACE's forward does."""
+    """make_fx can trace a function that computes gradients, like MACE's forward."""
     torch._dynamo.reset()
     graph, (x, y, w) = sample(9, 30)
     x, w = x.detach(), w.detach()

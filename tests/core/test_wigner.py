@@ -23,7 +23,7 @@ def triples(l_max: int) -> Iterator[Degrees]:
 
 
 def sampled(l_max: int, count: int) -> list[Degrees]:
-    """Return some triples with a degree above 4; always the same ones, the largest among them."""
+    """Return a fixed sample of triples with a degree above 4, including the largest."""
     high = [t for t in triples(l_max) if max(t) > 4]
     picked = np.random.default_rng(7).choice(len(high), count, replace=False)
     return [*(high[i] for i in sorted(picked)), (l_max, l_max, l_max)]
@@ -41,14 +41,14 @@ def e3nn_3j(degrees: Degrees) -> np.ndarray:
 def test_equals_e3nn(degrees: Degrees) -> None:
     ours, theirs = wigner_3j(*degrees), e3nn_3j(degrees)
     if e3nn_version() < (0, 5):
-        # the sign convention changed in 0.5
+        # e3nn 0.5 changed the sign convention
         theirs = theirs * np.sign(np.sum(ours * theirs))
     assert ours.shape == theirs.shape
     assert np.abs(ours - theirs).max() < 5e-14
 
 
 def test_signs_against_e3nn() -> None:
-    """Only even permutations of (1, l, l), l >= 2, have another sign, and only before e3nn 0.5."""
+    """Signs equal e3nn's, except for permutations of (1, l, l), l >= 2, before e3nn 0.5."""
     other = {t for t in LOW if np.sum(wigner_3j(*t) * e3nn_3j(t)) < 0}
     expected = {p for l in (2, 3, 4) for p in ((1, l, l), (l, 1, l), (l, l, 1))}
     assert other == (expected if e3nn_version() < (0, 5) else set())
@@ -56,7 +56,7 @@ def test_signs_against_e3nn() -> None:
 
 @pytest.mark.parametrize("degrees", HIGH, ids=str)
 def test_zeros_are_exact(degrees: Degrees) -> None:
-    """What is not zero is far above rounding, so that counting nonzeros means something."""
+    """Entries of 3j symbols are exactly zero or far above rounding."""
     entries = np.abs(wigner_3j(*degrees))
     assert entries[entries > 0].min() > 1e-6
     assert (entries == 0).any()

@@ -1,6 +1,6 @@
 """Batches on a CUDA device, against single evaluations.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def small_program(dtype: str) -> Program:
 
 
 def test_more_nodes_than_are_evaluated_at_once(tmp_path: Path) -> None:
-    """Parts of a batch end between systems; a large system is searched through bins."""
+    """A batch with too many nodes is evaluated in parts that consist of whole systems."""
     cpu, cuda = both(small_program("float64").package(), tmp_path / "p.mdcg")
     sites = 5.0 * np.stack(np.meshgrid(*[np.arange(26.0)] * 3), -1).reshape(-1, 3)[:16400]
     sites[-40:] += np.random.default_rng(0).random((40, 3)) * 3
@@ -65,7 +65,7 @@ def test_more_nodes_than_are_evaluated_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_memory_of_the_device(tmp_path: Path, dtype: str) -> None:
-    """The engine reads positions and writes results in place, and writes nowhere else."""
+    """With addresses, positions and results stay on the device, and nothing else is written."""
     _, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
     device, systems = Device(), places(5)
     batch = joined(systems)

@@ -64,7 +64,7 @@ def kernels_of(path: Path) -> str:
     ],
 )
 def test_no_compiler_is_needed(tmp_path: Path, name: str, kind: str) -> None:
-    """All kernels come from the file, without NVRTC, Python and cache."""
+    """With a file of kernels, a package runs without NVRTC, Python and the kernel cache."""
     package = Package.open(DATA / f"{name}.mdcg")
     path = saved(package, tmp_path / "p.mdcg")
     positions, types, cell = water()
@@ -148,7 +148,7 @@ def test_code_for_other_devices_is_refused(tmp_path: Path) -> None:
 
 
 def test_code_that_the_driver_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in the cache is made again, but a named file is not written."""
+    """Refused machine code in the cache is compiled again; in a named file it is an error."""
     program, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', target())
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "cache"))
     path = saved(two_layers().package(), tmp_path / "p.mdcg")

@@ -33,7 +33,7 @@ def crystal(seed: int = 0) -> Atoms:
 
 
 def test_dynamics(path: Path) -> None:
-    """Steps that reuse the list, steps that make it again, a changing cell."""
+    """Molecular dynamics on a device gives CPU results, with kept and new lists and cells."""
     atoms = crystal()
     atoms.calc = MDCGCalculator(path, device="cuda", skin=0.2)
     cpu = MDCGCalculator(path, kernels="generic")

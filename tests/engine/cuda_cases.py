@@ -49,7 +49,7 @@ def assert_close(got: dict[str, Any], want: dict[str, Any], dtype: str) -> None:
     for name, value in want.items():
         size = np.abs(value).max(initial=0.0)
         if name == "energy" and "energies" in want:
-            size = np.abs(want["energies"]).sum()  # its terms may nearly cancel
+            size = np.abs(want["energies"]).sum()  # terms may nearly cancel
         scale = max(1e-3, float(size))
         error = float(np.abs(np.asarray(got[name]) - value).max(initial=0.0)) / scale
         assert error < LIMIT[dtype], f"{name}: relative error {error:.1e}"
@@ -266,7 +266,7 @@ def test_times_and_kernels_in_the_report(tmp_path: Path) -> None:
     ],
 )
 def test_two_ranks(tmp_path: Path, make: Any, share: float, by_rows: bool) -> None:
-    """Hosts may name the rows to exchange: here some twice, and -1, which is no node."""
+    """Two ranks give the results of one, also if the host lists rows to exchange, even twice."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(make().package(), path)
     g = graph(40, box=5.5)
@@ -300,7 +300,7 @@ def test_two_ranks(tmp_path: Path, make: Any, share: float, by_rows: bool) -> No
 
 
 def test_images(tmp_path: Path) -> None:
-    """Edges name one of a few shifts, which may change with the box while edges do not."""
+    """Edges may refer to a table of shifts, which may change while the edges stay."""
     path = tmp_path / "p.mdcg"
     both(two_layers().package(), path)
     g = graph(30, box=5.0)
@@ -349,7 +349,7 @@ def test_sent_nodes_must_be_local(tmp_path: Path) -> None:
 
 
 def test_two_models_at_a_time(tmp_path: Path, devices: tuple[int, int]) -> None:
-    """Two threads each evaluate a model with its own list."""
+    """Two threads can evaluate models at once, on one device or on two."""
     path = saved(two_layers().package(), tmp_path / "p.mdcg")
     systems = [graph(24, box=4.5, seed=seed) for seed in (0, 1)]
     models = [_core.Model(str(path), device=f"cuda:{device}") for device in devices]
@@ -443,7 +443,7 @@ except _core.EngineError as error:
     said = printed_by(code, MDCG_CACHE_DIR=str(tmp_path / "empty")).splitlines()
     for line in said[:2]:
         assert line.startswith("4 the NVRTC library named by MDCG_NVRTC_LIB cannot be used")
-    assert said[2:] == ["True", "True"]  # repaired, the same model goes on
+    assert said[2:] == ["True", "True"]  # the model works again after the repair
     said = printed_by(
         code, MDCG_CACHE_DIR=str(tmp_path / "other"), MDCG_DISABLE_JIT="1"
     ).splitlines()

@@ -94,9 +94,9 @@ def device_count() -> int:
 
 
 def choose_devices(metafunc: pytest.Metafunc) -> None:
-    """As a module's ``pytest_generate_tests``: give tests of ``devices`` one twice, and two.
+    """Parametrize tests with ``devices`` by one device twice, and by two if there are two.
 
-    Where there are no two, that test is not collected: cases skip nothing.
+    For use as a module's ``pytest_generate_tests``. Tests are left out rather than skipped.
     """
     if "devices" in metafunc.fixturenames:
         pairs = [(0, 0), (0, 1)][: device_count()]

@@ -1,6 +1,6 @@
 """Dispersion on a CUDA device against the same on the processor.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_cells(
 
 
 def test_steps(path: str, rng: np.random.Generator) -> None:
-    """Steps with kept points, far moves, other cells, other types and fewer atoms."""
+    """Dispersion equals the CPU's while positions, cell, types and number of atoms change."""
     cpu, device = models(path)
     atoms = Atoms("H2OHOH2", rng.random((7, 3)) @ BOX, cell=BOX, pbc=True)
     for step in range(12):
@@ -88,7 +88,7 @@ def test_steps(path: str, rng: np.random.Generator) -> None:
 
 
 def test_calculator(path: str) -> None:
-    """Steps are replayed, a stress is computed, and memory is released."""
+    """A calculator with dispersion gives CPU results and replays captured steps."""
     atoms = Atoms("OH2", [[0, 0, 0], [0.76, 0.59, 0], [-0.76, 0.59, 0]], cell=BOX, pbc=True)
     options: dict[str, Any] = {"dispersion": "pbe", "dispersion_cutoff": 8.0}
     cpu = MDCGCalculator(path, **options)

@@ -1,6 +1,6 @@
 """The layers of test_conv_layer.py on a CUDA device against the same on the processor.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_high_degrees(tmp_path: Path) -> None:
 
 
 def test_high_powers_of_the_cutoff(tmp_path: Path) -> None:
-    """They overflow in float32 far beyond r_max, where edges of lists are put that are too long."""
+    """Cutoff functions with high powers give no overflow for edges far beyond r_max."""
     cutoff = {"cutoff": {"kind": "polynomial", "p": 40}, "cutoff_on": "weights"}
     path = model_of_features("sender", "receiver", dtype="float32", **cutoff).write(tmp_path)
     compare(path, system(40, 90))
@@ -112,7 +112,7 @@ def test_nothing_near(tmp_path: Path, rng: Any) -> None:
 
 
 def test_too_wide(tmp_path: Path) -> None:
-    """Networks that no table can serve are evaluated in shared memory."""
+    """Networks that cannot be tables and do not fit into shared memory are refused."""
     model = model_of_features("sender")
     (radial,) = (
         layer["radial"]

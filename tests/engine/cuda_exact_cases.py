@@ -1,6 +1,6 @@
 """Exact radial networks on a CUDA device as polynomials, against the processor's networks.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_steep_network(dtype: str, factor: float, limit: float, tmp_path: Path
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_network_that_is_too_steep(dtype: str, tmp_path: Path) -> None:
-    """CPUs evaluate the network, and GPUs refuse it."""
+    """A network that is too steep for a table is evaluated on CPUs and refused on GPUs."""
     path, s = steep(STEEP, dtype=dtype, table=True).write(tmp_path), system(6, 60)
     with pytest.raises(_core.EngineError, match=r"conv.*varies too fast .* use device cpu"):
         evaluate(_core.Model(path, device="cuda"), s)
@@ -61,7 +61,7 @@ def test_a_network_that_is_too_steep(dtype: str, tmp_path: Path) -> None:
 
 
 def test_a_network_with_kinks(tmp_path: Path) -> None:
-    """No table can represent them, so weights come from the network."""
+    """A network with kinks, which no table can represent, is evaluated directly."""
     model = two_layers(table=True)
     for layer in model.package.manifest["layers"]:
         if "radial" in layer:
@@ -82,7 +82,7 @@ def test_a_network_with_kinks(tmp_path: Path) -> None:
 def test_pairs_of_types_of_later_lists(
     tmp_path: Path, make: Any, dtype: str, limit: float, wave: float
 ) -> None:
-    """They need more intervals. Results do not depend on earlier evaluations."""
+    """Tables grow for new pairs of types, and results do not depend on earlier evaluations."""
     model = make(by_pair=True, dtype=dtype, table=True)
     tensors = model.package.tensors
     for layer in model.package.manifest["layers"]:

@@ -32,9 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=24, phases=(Phase.generate,))
 @given(random_programs.packages(), st.sampled_from(CUTS), st.sampled_from((0, 131072)))
 def test_random_programs(folder: Path, package: Package, cuts: Any, small: int) -> None:
-    """Energies, forces and virials of ranks are those of one.
+    """Energies, forces and virials of several ranks equal those of one.
 
-    The second step is captured, also where lists are large; the third has a new list.
+    The second step is captured, also for large lists; the third has a new list.
     """
     cpu, _ = both(package, folder / "p.mdcg")
     g = graph(22, types=2, box=4.6)
@@ -88,7 +88,7 @@ def test_the_next_steps_work(tmp_path: Path, call: int, same_edges: bool) -> Non
 
 
 class Twice(Exchange):
-    """The other rank has what this one has."""
+    """A second rank with the same rows as the first."""
 
     def gather(self, mine: int, found: int, size: int) -> int:
         for rank in range(2 if size else 0):

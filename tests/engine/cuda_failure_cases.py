@@ -1,6 +1,6 @@
-"""MDCGCalculator where memory is short or a device is lost; emulated, as cuda_cases.py is run.
+"""MDCGCalculator on emulated devices that run short of memory or are lost; run like cuda_cases.py.
 
-The settings of the emulator that change here are read again whenever they matter.
+The emulator reads the settings that change here each time it uses them.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) 
     refused = failures = 0
     for most in np.geomspace(bytes_of[0] / 2, 1.3 * bytes_of[2], 12).astype(int):
         calc = MDCGCalculator(path, device="cuda")
-        gc.collect()  # exceptions that were looked at keep those before
+        gc.collect()  # handled exceptions keep earlier ones alive
         monkeypatch.setenv(MEMORY, str(most))
         try:
-            for k in (0, 1, 0, 1):  # captured steps as well
+            for k in (0, 1, 0, 1):  # includes captured steps
                 assert_same(results(calc, small[k]), want[k], 0.0)
         except MemoryError:
             refused += 1
@@ -91,7 +91,7 @@ def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) 
                 break
             except MemoryError:
                 failures += 1
-            short(partial(calc.get_forces, many))  # also where all of it is free from the start
+            short(partial(calc.get_forces, many))  # also if all memory is free at first
             for k in (0, 1, 0):
                 assert_same(results(calc, small[k]), want[k], 0.0)
         monkeypatch.delenv(MEMORY)
@@ -121,7 +121,7 @@ def test_steps_that_cannot_be_captured(
 
 
 def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any evaluation of a committee may run out, also in its second package only."""
+    """A committee that runs out of memory, in any package, releases it and can be used again."""
     other = saved(two_layers(seed=1).package(**NAMES), tmp_path / "q.mdcg")
     few, many = crystal(), large()
     want, bytes_of = [], []
@@ -133,7 +133,7 @@ def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
         want.append((calc.get_forces(atoms), calc.get_stress(atoms)))
         bytes_of.append(used() - before)
         del calc
-        assert used() == before  # at once
+        assert used() == before  # immediately
     gc.enable()
     calc = MDCGCalculator([path, other], device="cuda")
     before = used()
@@ -154,7 +154,7 @@ def test_memory_comes_back(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_memory_cuts_a_batch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are as large as the memory allows."""
+    """A batch that does not fit into memory is evaluated in parts."""
     images = [crystal(seed) for seed in range(12)]
     want = MDCGCalculator(path, device="cuda").batch(images, ["energy", "forces"])
     gc.collect()

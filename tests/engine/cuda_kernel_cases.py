@@ -1,6 +1,6 @@
 """Generated CUDA kernels of packages as the engine reads and runs them.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_one_range(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("edges", [9, 60])
 def test_several_ranges(tmp_path: Path, dtype: str, edges: int) -> None:
-    """Ranges alternate between two buffers; with 9 edges, some have a single receiver."""
+    """Lists divided into ranges agree, also if some ranges have a single receiver."""
     package(dtype).save(tmp_path / "p.mdcg")
     with ranges_of(edges):
         compare(tmp_path / "p.mdcg", graph(15, box=4.0), dtype)

@@ -1,7 +1,7 @@
-"""Repeated boxes on a device: energies as often, and the forces of one box in every image.
+"""Repeated boxes on a device have multiples of the energy, and equal forces in every image.
 
-No file of tests by its name: test_cuda_cases.py runs it with few copies, and test_cuda_large.py
-runs the same check on a real device with so many that values have more numbers than 32 bits count.
+pytest does not collect this file. test_cuda_cases.py runs it with few copies, and
+test_cuda_large.py runs the same check on a real device with more than 2^31 numbers per value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .cuda_cases import DATA, LIMIT, NAMES, saved, water
 from .programs import Program
 
 WATER = Path(__file__).resolve().parents[2] / "examples" / "data" / "water192.xyz"
-ENERGY_LIMIT = 1e-6  # of float32, relative to what all atoms have
+ENERGY_LIMIT = 1e-6  # for float32, relative to the energy of all atoms
 
 
 def trained_model() -> Package:

@@ -130,14 +130,14 @@ def compare(found: Any, expected: Any, reach: float) -> None:
         rows = np.concatenate([ends[inside], np.round(vectors[inside] / 1e-5)], 1)
         sets.append(rows[np.lexsort(rows.T[::-1])])
     assert sets[0].shape == sets[1].shape
-    # by ends and rounded vectors: neighbours on the two sides of a rounding may change places
+    # Rows are sorted by ends and rounded vectors, so rounding may swap neighbouring rows.
     np.testing.assert_array_equal(sets[0][:, :2], sets[1][:, :2])
     np.testing.assert_allclose(sets[0], sets[1], rtol=0, atol=1.01)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_edges_are_those_of_the_host(seed: int) -> None:
-    """Random cells, periodicities, densities and numbers of atoms."""
+    """Lists of a device equal those of the host for random cells, periodicities and densities."""
     rng = np.random.default_rng(seed)
     cell = rng.normal(size=(3, 3)) * rng.uniform(2.0, 9.0, (3, 1))
     while abs(np.linalg.det(cell)) < 0.05 * np.prod(np.linalg.norm(cell, axis=1)):
@@ -162,7 +162,7 @@ def test_edges_are_those_of_the_host(seed: int) -> None:
 
 
 def test_systems_of_many_bins(rng: Any) -> None:
-    """More bins along each vector than the stencil is wide, and bins with many atoms."""
+    """Lists are complete for systems with many bins, and for bins with many atoms."""
     cell = np.array([[21.0, 0, 0], [3, 24, 0], [-2, 4, 19]])
     positions = rng.uniform(0.0, 1.0, (600, 3)) @ cell
     positions[:70] = rng.uniform(0.0, 1.0, (70, 3))  # more than 32 in one bin
@@ -173,7 +173,7 @@ def test_systems_of_many_bins(rng: Any) -> None:
         used = np.where(np.array(periodic)[:, None], cell, 0.0)
         want = expected_edges(positions, cell, periodic, 2.5, 0.5)
         compare(edges_of(found, used, 600), want, 3.0)
-        # nodes next to each other have near numbers
+        # nodes with consecutive numbers are close in space
         at = np.array(found["positions"]).reshape(-1, 3)
         steps = np.linalg.norm(np.diff(at, axis=0), axis=1)
         assert np.median(steps) < 6.0
@@ -268,7 +268,7 @@ def test_lists_that_fit_keep_their_place(rng: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_runs_with_changing_cells(tmp_path: Path, dtype: str, rng: Any) -> None:
-    """Steps, new lists, strained cells and other types, against lists of the CPU."""
+    """Results equal the CPU's in a run in which the list, cell and types change."""
     cpu, cuda = both(two_layers(dtype).package(), tmp_path / "p.mdcg")
     cell = np.array([[5.5, 0, 0], [1.0, 6.0, 0], [-0.5, 0.7, 5.8]])
     positions = rng.uniform(0, 1, (24, 3)) @ cell + rng.integers(-2, 3, (24, 3)) @ cell
@@ -315,7 +315,7 @@ def test_calls_in_any_order(tmp_path: Path) -> None:
 
 
 def test_lists_of_the_host_on_a_device(tmp_path: Path) -> None:
-    """After an atom has moved far away, the list is kept and steps are replayed."""
+    """A list with an atom far away, which the host makes, is kept, and steps are replayed."""
     cpu, cuda = both(two_layers().package(), tmp_path / "p.mdcg")
     g = graph(20, box=4.5)
     g["positions"][0] += (0, 3e6, 0)
@@ -373,7 +373,7 @@ def with_copies(positions: Any, types: Any, cell: Any, reach: float, skin: float
 
 
 def test_copies_of_nodes(tmp_path: Path, rng: Any) -> None:
-    """A host passes periodic images, while atoms, the box and types change."""
+    """Results with periodic images from the host are right while atoms, box and types change."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(two_layers().package(), path)
     cell = np.array([[6.5, 0, 0], [1.0, 7.0, 0], [-0.5, 0.7, 6.8]])
@@ -409,7 +409,7 @@ def test_copies_of_nodes(tmp_path: Path, rng: Any) -> None:
 
 
 def test_copies_far_away(tmp_path: Path) -> None:
-    """Sparse systems, which are left to the host if it has the cell; here it has none."""
+    """A sparse system with images from the host, which has no cell, is evaluated on the device."""
     path = tmp_path / "p.mdcg"
     cpu, _ = both(two_layers().package(), path)
     g = graph(20, box=4.5)

@@ -58,7 +58,7 @@ def compare_models(cpu: Any, cuda: Any, s: System, limit: float) -> list[dict[st
     want = evaluate(cpu, s)
     got = [evaluate(cuda, s) for _ in range(3)]
     for name, value in want.items():
-        # what is left of the terms of an energy may be little
+        # terms of an energy may nearly cancel
         size = np.abs(want["energies"]).sum() if name == "energy" else np.abs(value).max()
         scale = max(1e-3, float(size))
         for found in got:
@@ -89,7 +89,7 @@ def check_short_edges(cpu: Any, cuda: Any, part: float, nodes: int = 6, edges: i
         s.positions[s.receiver[7]] - s.positions[s.sender[7]]
     )
     want = evaluate(cpu, moved)
-    # in single precision other layers are tables, and other ones
+    # tables differ between float32 and float64
     limit = 1e-11 if cuda.dtype == "float64" else 5e-6
     for _ in range(3):
         found = evaluate(cuda, moved)

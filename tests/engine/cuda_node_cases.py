@@ -1,6 +1,6 @@
 """The layers of test_node_layers.py on a CUDA device against the same on the processor.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_products_of_warpgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 64 and 32 columns, with the kernel for devices of one multiprocessor."""
+    """Matrix products by warpgroups agree for tiles of 64 and 32 columns."""
     monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
     p = Program(3, "float32")
     x = p.features(64)
@@ -56,7 +56,7 @@ def test_products_of_warpgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_types_alone_decide_is_found_for_ghosts(tmp_path: Path) -> None:
-    """Matrices and constants by type, for local nodes and ghosts, without an exchange."""
+    """Values that depend only on types are computed for ghosts, too, without an exchange."""
     p = Program(3)
     x = p.stored(p.table("7x0e+5x1o", p.random(3, 22)), "fixed")
     weights = {(0, 0): p.random(3, 7, 9), (1, 2): p.random(3, 5, 4)}
@@ -87,7 +87,7 @@ def test_what_types_alone_decide_is_found_for_ghosts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("energy", [True, False])
 def test_dipoles(tmp_path: Path, energy: bool) -> None:
-    """Energies of rows that contain vectors too, and networks with only vectors."""
+    """Dipoles and energies agree for models with both, and for models without energies."""
     p = Program(3)
     x = p.features(5)
     weights = {(0, 0): p.random(5, 1), (1, 1): p.random(5, 1)}

@@ -76,7 +76,7 @@ def layers(dtype: str = "float64", by_pair: bool = False, table: bool = True) ->
 def test_edges_with_reverses(
     tmp_path: Path, dtype: str, size: float, counts: Any, rng: Any
 ) -> None:
-    """In small cells a pair of nodes has several edges, and a node has edges with itself."""
+    """Results agree for small cells, in which pairs of nodes have several edges."""
     path = layers(dtype).write(tmp_path)
     assert {"table_forward", "table_backward"} <= passes(path)
     compare(path, size, counts, rng)
@@ -84,13 +84,13 @@ def test_edges_with_reverses(
 
 @pytest.mark.parametrize("edges", [8, 150, 400])
 def test_ranges(tmp_path: Path, edges: int, rng: Any) -> None:
-    """Several ranges, whose kernels alternate between two buffers, and one range."""
+    """Results agree with one range of edges, and with several that alternate two buffers."""
     with ranges_of(edges):
         compare(layers().write(tmp_path), 2.4, (4, 3, 2), rng)
 
 
 def test_short_edges_in_ranges(tmp_path: Path) -> None:
-    """The tables contain short edges."""
+    """Short edges are contained in tables, also if lists are divided into ranges."""
     (tmp_path / "exact").mkdir()
     exact = _core.Model(layers(table=False).write(tmp_path / "exact"), kernels="generic")
     with ranges_of(20):
@@ -99,7 +99,7 @@ def test_short_edges_in_ranges(tmp_path: Path) -> None:
 
 
 def test_weights_that_differ_by_direction(tmp_path: Path, rng: Any) -> None:
-    """Cutoffs depend on the types of receiver and sender."""
+    """Edges and reverses may have different weights, here by cutoffs per pair of types."""
     compare(layers(by_pair=True).write(tmp_path), 1.7, (3, 2, 2), rng)
 
 
@@ -137,7 +137,7 @@ def test_pairs_that_leave_the_cutoff_and_come_back(tmp_path: Path, rng: Any) -> 
     moved = _core.Model(path, device="cuda", skin=0.8 * R_MAX)
     for part in (0.7, 1.3, 0.75, 1.3, 1.35, 0.7, 1.3):
         half = 0.5 * part * R_MAX * np.array([1.0, 0.0, 0.0])
-        third = first - half + 0.6 * R_MAX * np.array([0.0, 1.0, 0.0])  # stays with the first
+        third = first - half + 0.6 * R_MAX * np.array([0.0, 1.0, 0.0])  # stays near the first
         positions = np.concatenate([first - half, third, first + half])
         where = {"cell": cell, "periodic": [True] * 3, "virial": True}
         found = moved.evaluate(positions, types, **where)

@@ -1,6 +1,6 @@
 """Fused convolutions on a CUDA device, whose weights come from tables, against the network itself.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compare(path: str, s: System, limit: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("by_pair", [False, True])
 def test_channels_that_are_no_whole_warps(tmp_path: Path, dtype: str, by_pair: bool) -> None:
-    """Outputs of several inputs, cutoffs by pair below the list's, and isolated nodes."""
+    """Results agree for numbers of channels that are no multiples of a warp."""
     path = two_layers(dtype=dtype, by_pair=by_pair, table=True).write(tmp_path)
     compare(path, system(14, 260), LIMIT[dtype])
 
@@ -47,7 +47,7 @@ def test_flipped_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("lmax", [0, 1, 2, 4])
 def test_degrees(tmp_path: Path, lmax: int, dtype: str) -> None:
-    """Multiplicities that leave some lanes without channels."""
+    """Results agree for all degrees, with multiplicities that leave some lanes idle."""
     model = Model(dtype=dtype, table=True)
     first = model.conv(None, "4x0e", lmax, "+".join(f"4x{k}{'eo'[k % 2]}" for k in range(lmax + 1)))
     x = model.linear(first, "70x0e" + "+33x1o" * (lmax > 0))
@@ -58,7 +58,7 @@ def test_degrees(tmp_path: Path, lmax: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
-    """A receiver with more edges than are sorted by length, in many batches."""
+    """Results agree for receivers with more edges than are sorted by length."""
     s = system(5, 1200)
     assert np.bincount(s.receiver).max() > 256
     model = Model(dtype=dtype, table=True)
@@ -69,7 +69,7 @@ def test_many_neighbours(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_warp_groups_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None:
-    """Warp groups with equal and unequal numbers of batches, or without edges."""
+    """Results agree for any number of batches per warp group of a receiver."""
     counts = [0, 1, 2, 31, 63, 64, 65, 66, 127, 128, 129, 3]
     receiver = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     s = system(len(counts), len(receiver))
@@ -95,7 +95,7 @@ def test_warp_groups_of_a_receiver(tmp_path: Path, dtype: str, rng: Any) -> None
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("receivers", "filling"), [(300, 300), (514, 1000)])
 def test_many_receivers(tmp_path: Path, dtype: str, receivers: int, filling: int) -> None:
-    """So many receivers that one warp group, or two of four, take the edges of each."""
+    """Results agree for numbers of receivers that give each one or more warp groups."""
     model = Model(dtype=dtype, table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x1o+8x0e+8x1o+8x1o"))
@@ -111,7 +111,7 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, dtype: str) -> None:
 
 
 def test_small_weights_that_count(tmp_path: Path) -> None:
-    """Half of the weights are small and steep; the next layers enlarge them."""
+    """Small, steep weights are accurate enough if later layers enlarge them."""
     model = Model(dtype="float32", table=True)
     x = model.linear(model.conv(None, "4x0e", 1, "4x0e+4x1o"), "8x0e+8x1o")
     model.energy(model.conv(x, "8x0e+8x1o", 1, "8x0e+8x0e"))
@@ -146,7 +146,7 @@ def test_short_edges(tmp_path: Path, dtype: str, part: float) -> None:
     ("dtype", "step", "limit"), [("float64", 2e-4, 1e-8), ("float32", 1e-2, 1e-4)]
 )
 def test_forces_are_the_derivative(tmp_path: Path, dtype: str, step: float, limit: float) -> None:
-    """In single precision up to rounding and the error of the splines."""
+    """Forces are the derivative of the energy, up to rounding and spline errors."""
     path = saved(two_layers(by_pair=True, dtype=dtype, table=True).write(tmp_path))
     model = _core.Model(path, device="cuda")
     s = system(10, 90, seed=3)
@@ -164,7 +164,7 @@ def test_forces_are_the_derivative(tmp_path: Path, dtype: str, step: float, limi
 
 
 def test_the_fused_kernels_run(tmp_path: Path) -> None:
-    """No other kernel computes weights of edges."""
+    """Weights of edges come only from the fused kernels."""
     path = saved(two_layers(table=True).write(tmp_path))
     model = _core.Model(path, device="cuda")
     evaluate(model, system(6, 40))

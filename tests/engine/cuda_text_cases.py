@@ -1,7 +1,7 @@
 """Products of matrices on CUDA devices against NumPy; the engine runs all other fixed kernels.
 
-No file of tests by its name: test_cuda_text.py runs it in a process of its own, where the device is
-an emulated one, or a real one.
+pytest does not collect this file. test_cuda_text.py runs it in a separate process, on an emulated
+or a real device.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Case:
         self.steps, self.c_step = [padded(d, dtype) + 16 for d in depths], padded(columns, dtype)
         total = 2 * nodes + 3 if listed else nodes
         self.list = rng.permutation(total)[:nodes].astype(np.int32) if listed else None
-        # what stands behind the shared dimension must not be seen
+        # padding behind the shared dimension must not be read
         parts = [rng.normal(size=(total, batch, step)).astype(dtype) for step in self.steps]
         for part, depth in zip(parts, depths, strict=True):
             part[..., depth:] = np.nan
@@ -151,7 +151,7 @@ def close(got: Array, want: Array, dtype: str) -> None:
 def test_products(
     device: Device, rng: np.random.Generator, text: str, dtype: str, tile: int
 ) -> None:
-    """Several in one launch: tails of all three sizes, parts, lists, components, sums, biases."""
+    """Several products of different shapes and options in one launch equal NumPy's."""
     cases = [
         Case(rng, dtype, 41, 3, (7,), 5),
         Case(rng, dtype, 150, 1, (33, 1, 130), 140, add=True),
@@ -181,7 +181,7 @@ def products_of_warpgroups(device: Device, rng: np.random.Generator) -> None:
         assert np.array_equal(got, run_products(device, "gemm_tensor", "float32", 0, [case])[0])
 
 
-if _core.cuda_compute_capability(0) == 90:  # cases skip nothing
+if _core.cuda_compute_capability(0) == 90:  # cases are left out, not skipped
     test_products_of_warpgroups = products_of_warpgroups
 
 

@@ -1,6 +1,6 @@
 """Convolutions of types on a CUDA device, summed by type of the sender, against the processor.
 
-No file of tests by its name: test_cuda_cases.py runs it, on a device that is emulated or real.
+pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..internals.internals import filling_from, ranges_of
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both
 from .test_conv_layer import System, system, type_model
 
-# in double, polynomials stand for exact networks: their slopes are good to some 1e-11
+# In float64, polynomials replace exact networks; their slopes have errors of about 1e-11.
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
@@ -79,7 +79,7 @@ def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, table: bool, dtyp
 
 @pytest.mark.parametrize("table", [False, True])
 def test_types_of_each_list(tmp_path: Path, table: bool) -> None:
-    """Some absent types, then more types than are summed, then one."""
+    """Results agree while the number of types in lists changes between evaluations."""
     models = open_both(type_model(types=20, table=table, by_pair=True).write(tmp_path))
     s = system(40, 300, seed=2, n_types=20)
     assert len(np.unique(s.types[s.sender])) > 16
@@ -101,7 +101,7 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, table: bool) -> None:
 @pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize("hidden", [6, 70])
 def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -> None:
-    """A receiver with more edges than one iteration reads."""
+    """Results agree for receivers with more edges than one iteration reads."""
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 512
     models = open_both(type_model(hidden=hidden, table=table, dtype=dtype).write(tmp_path))
@@ -109,7 +109,7 @@ def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -
 
 
 def test_many_edges(tmp_path: Path) -> None:
-    """Lists that are divided into ranges."""
+    """Results agree for lists that are divided into ranges."""
     models = open_both(type_model(lmax=1, out="5x0e+5x1o", hidden=4).write(tmp_path))
     with ranges_of(100):
         compare_models(*models, system(200, 850), LIMIT["float64"])

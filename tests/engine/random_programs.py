@@ -108,7 +108,7 @@ class Drawn:
     def __init__(self, draw: Any) -> None:
         self.draw = draw
         self.layers: list[dict[str, Any]] = []
-        self.shapes: dict[str, str] = {}  # by name of the value
+        self.shapes: dict[str, str] = {}  # keys are names of values
         self.moving: set[str] = set()  # values that depend on positions
         self.exchanged: set[str] = set()
         self.found_for_ghosts: set[str] = set()  # read at senders without an exchange

@@ -1,8 +1,8 @@
-"""Moves an atom across a cutoff: forces must be smooth, and the gradient of the energy.
+"""Moves an atom across a cutoff: forces must be smooth, and equal the gradient of the energy.
 
-The envelopes end as (r_max - r)^3: second differences of forces stay below h² max|F"| also where
-the cutoff is crossed. A jump would stand in them as it is: they are 1e-8 eV/Å. Tables end with the
-value and the slope of the network, 0, but not with its curvature: forces are continuous, and bend.
+Envelopes vanish as (r_max - r)^3, so second differences of forces, about 1e-8 eV/Å, stay below
+h² max|F"| at the cutoff, too, and a jump of the forces would appear in them at full size. Tables
+end with the network's value and slope, 0, but not with its curvature: forces have a kink there.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from .test_program import two_layers
 def test_every_system_is_as_if_alone(tmp_path: Path, dtype: str) -> None:
     two_layers(dtype).package().save(tmp_path / "p.mdcg")
     model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic")
-    systems = [place for seed in range(12) for place in places(seed)]  # more than are joined
+    systems = [place for seed in range(12) for place in places(seed)]  # more than fit into a group
     large = Place(30 * np.random.default_rng(0).random((2500, 3)), np.ones(2500, np.int32),
                   30 * np.eye(3), np.ones(3, bool))  # fmt: skip
     systems.insert(5, large)
@@ -35,7 +35,7 @@ def test_every_system_is_as_if_alone(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_threads_share_groups(tmp_path: Path, dtype: str) -> None:
-    """A thread has small groups, all threads share large ones; results are always the same."""
+    """Batches give the same bits for any number of threads."""
     two_layers(dtype).package().save(tmp_path / "p.mdcg")
     at, kinds = 18 * np.random.default_rng(0).random((600, 3)), np.ones(600, np.int32)
     many = Place(at, kinds, 18 * np.eye(3), np.ones(3, bool))

@@ -50,7 +50,7 @@ def package(*layers: dict[str, object], types: int = 1, **values: str) -> SmallP
 
 
 def linears(channels: int, count: int, types: int = 1) -> SmallPackage:
-    """One matrix in many layers, or one of each type in the same way."""
+    """Many layers with one shared matrix, or with one shared matrix per type."""
     values = {f"v{number}": f"{channels}x0e" for number in range(count + 1)}
     p = package(types=types, **values)
     table = p.tensor(np.zeros((types, channels)), "float32")
@@ -64,7 +64,7 @@ def linears(channels: int, count: int, types: int = 1) -> SmallPackage:
 
 
 def paths(blocks: int, types: int) -> SmallPackage:
-    """One tensor of small matrices by type, in all paths between blocks of one layer."""
+    """A layer whose paths between all blocks share one tensor of small matrices by type."""
     irreps = "+".join(["1x0e"] * blocks)
     p = package(types=types, a=irreps, b=irreps)
     matrix = p.tensor(np.zeros((types, 1, 1)), "float32")
@@ -139,7 +139,7 @@ def all_paths(l_max: int, repeat: int = 1, more: int = 0) -> Model:
 
 
 def test_kernels_that_would_occupy_a_compiler(tmp_path: Path, capsys: Any) -> None:
-    """Without a budget for generated text, a file of 54 kB took ten minutes and 6 GB."""
+    """Layers whose generated text would take long to compile run on generic kernels."""
     path = all_paths(9).write(tmp_path)
     assert Path(path).stat().st_size < 80_000
     start = time.monotonic()
@@ -177,7 +177,7 @@ def test_models_stay_far_below(path: Path) -> None:
 
 
 def test_tables_of_many_pairs_of_types(tmp_path: Path) -> None:
-    """The number of tables, and their memory, grows with the types of a system."""
+    """Tables for many pairs of types are refused, and the model still works for few."""
     p = tables(4096)
     names = [f"t{number}" for number in range(40)]
     p.manifest["type_names"] = names

@@ -234,7 +234,7 @@ def test_example_refuses(
 
 
 def test_a_package_whose_file_is_replaced(tmp_path: Path) -> None:
-    """A second model is made from the package that the first has read."""
+    """mdcg_open_same uses the package that the first model read, even if the file changed."""
     path = str(tmp_path / "p.mdcg")
     two_layers("float64").package().save(path)
     atoms, none = np.arange(4), np.zeros(0, int)
@@ -265,7 +265,7 @@ def test_options_of_dispersion_without_it(option: dict[str, Any]) -> None:
 
 
 def symbols_of_library(option: str) -> list[str]:
-    """Lines of nm, such as "... T mdcg_open"."""
+    """Return lines of nm, such as "... T mdcg_open"."""
     tool = shutil.which("nm")
     if tool is None:
         pytest.skip("nm is not installed")
@@ -274,13 +274,13 @@ def symbols_of_library(option: str) -> list[str]:
 
 
 def test_library_imports_no_streams() -> None:
-    """Nor anything else of libstdc++ that prints numbers with a locale."""
+    """The library imports no streams of libstdc++, which print numbers with a locale."""
     wrong = re.compile(r"stream|filebuf|ios_base|ctype|St6locale|vsnprintf")
     assert not [line for line in symbols_of_library("--undefined-only") if wrong.search(line)]
 
 
 def test_library_exports_the_interface_alone() -> None:
-    """Beside it, mdcg's C++ under the version that ``_core`` asks for, and nothing of others."""
+    """The library exports the C interface and mdcg's C++ for ``_core``, and nothing else."""
     lines = symbols_of_library("--defined-only")
     exported = [line.split()[-1].partition("@@") for line in lines if " A " not in line]
     interface = {name for name, _, version in exported if version == "MDCG_1"}
@@ -298,7 +298,7 @@ def test_library_exports_the_interface_alone() -> None:
 
 
 def test_module_refuses_the_library_of_another_version(tmp_path: Path) -> None:
-    """Library and module of different versions give an error of the loader, not a crash."""
+    """A module and a library of different versions give an error of the loader."""
     copy = tmp_path / "mdcg"
     shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
     library = copy / "libmdcg.so"
@@ -314,7 +314,7 @@ def test_module_refuses_the_library_of_another_version(tmp_path: Path) -> None:
 
 
 def test_one_default_skin() -> None:
-    """Python's, the engine's and C's default are the same, as their documentation says."""
+    """Python, the engine and C document the same default skin."""
     (engine,) = re.findall(r"skin: .*? = ([\d.]+)", _core.Model.__init__.__doc__ or "")
     (c,) = re.findall(r"double skin;[^;]*steps; 0: ([\d.]+),", (HEADERS / "mdcg.h").read_text())
     python = inspect.signature(MDCGCalculator).parameters["skin"].default

@@ -23,7 +23,7 @@ from .small_package import RADIAL_KINDS, SmallPackage, radial_network
 
 Array = NDArray[np.float64]
 R_MAX = 4.0
-#: Of energies and forces, relative to the largest.
+#: Tolerances of energies and forces, relative to the largest.
 TOLERANCE = {"float64": (1e-13, 1e-12), "float32": (1e-5, 2e-5)}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE))
 
@@ -266,12 +266,12 @@ def test_degrees(lmax: int, dtype: str, tmp_path: Path) -> None:
 
 @DTYPES
 def test_few_senders(dtype: str, tmp_path: Path) -> None:
-    """Scalars use a product for each group of edges of one sender, within a block."""
+    """Results agree if blocks of edges have few senders, whose scalars are grouped."""
     path = two_layers(dtype=dtype).write(tmp_path)
     for edges, senders in ((96, 1), (95, 2), (300, 1), (300, 3), (80, 9)):
         s = system(11, edges, seed=edges + senders)
         s.sender %= senders
-        s.shifts += 0.7 * (s.sender == s.receiver)[:, None]  # none is too short
+        s.shifts += 0.7 * (s.sender == s.receiver)[:, None]  # no edge is too short
         compare(path, s, *TOLERANCE[dtype])
 
 
@@ -285,7 +285,7 @@ def test_few_senders(dtype: str, tmp_path: Path) -> None:
 def test_radial_networks(
     kind: str, table: bool, activation: str, dtype: str, flip: bool, tmp_path: Path, rng: Any
 ) -> None:
-    """Radial functions of all kinds, in densities, and in convolutions exactly or as tables."""
+    """Radial functions of all kinds agree in densities and convolutions, also as tables."""
     model = Model(dtype=dtype, flip=flip, types=3)
     p = model.package
     radial = radial_network(kind, p, rng)
@@ -440,9 +440,9 @@ def test_finite_differences(table: bool, tmp_path: Path) -> None:
         assert abs(slope - forces[node, axis]) < 1e-8 * np.abs(forces).max()
 
 
-@pytest.mark.parametrize("part", [1 / 20, 1 / 50, 1 / 70])  # of the cutoff
+@pytest.mark.parametrize("part", [1 / 20, 1 / 50, 1 / 70])  # relative to the cutoff
 def test_short_edges(part: float, tmp_path: Path) -> None:
-    """The table begins at 1/64 of the cutoff; shorter edges use the exact network."""
+    """Edges shorter than 1/64 of the cutoff use the exact network instead of the table."""
     s = system(6, 40, seed=5)
     s.shifts[7] = part * R_MAX * np.sqrt(1 / 3) * np.array([1.0, 1.0, -1.0]) - (
         s.positions[s.receiver[7]] - s.positions[s.sender[7]]
@@ -453,7 +453,7 @@ def test_short_edges(part: float, tmp_path: Path) -> None:
         model = _core.Model(path, kernels="generic")
         found.append(model.evaluate(s.positions, s.types, edges=s.edges)["forces"])
     assert np.abs(found[0] - found[1]).max() < 1e-9 * np.abs(found[0]).max()
-    assert np.array_equal(*found) == (part < 1 / 64)  # a block of edges takes one or the other
+    assert np.array_equal(*found) == (part < 1 / 64)  # one method per block
 
 
 @pytest.mark.parametrize("table", [False, True])

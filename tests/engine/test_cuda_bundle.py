@@ -26,7 +26,7 @@ def test_emulated() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", ["86", "120"])
 def test_emulated_on_other_devices(capability: str) -> None:
-    """Devices differ in shared memory; 8.6 runs kernels that were made for 8.0."""
+    """Files of kernels work on devices of other capabilities, such as 8.6 with code for 8.0."""
     only = ("-k", "no_compiler and float32 and plain")
     run_cases_emulated(CASES, options=only, EMULATED_CUDA_CAPABILITY=capability)
 
@@ -48,7 +48,7 @@ def test_on_a_device() -> None:
 def test_packages_are_compiled_for_all_devices(
     name: str, targets: list[str], tmp_path: Path
 ) -> None:
-    """The machine needs no such device. The texts come from the engine and from Python."""
+    """All kernels of a package are compiled for several devices without having one."""
     file = tmp_path / "k.mdcg-kernels"
     file.write_bytes(compile_kernels(DATA / f"{name}.mdcg", targets))
     manifest, tensors = manifest_of(file), load(file.read_bytes())

@@ -9,8 +9,8 @@ import pytest
 
 from .case_runs import run_cases_emulated, run_cases_on_a_device
 
-#: These run on an emulator that works only when the program waits for it: what does not wait finds
-#: nothing. Further files run on one that works at once.
+#: These run on an emulator that works only when the program waits for it, so that a missing wait
+#: gives no results. Other files run on an emulator that works at once.
 WAITING = (
     "cuda_cases.py",
     "cuda_dispersion_cases.py",

@@ -55,7 +55,7 @@ def test_kernels_that_would_occupy_a_compiler(tmp_path: Path) -> None:
 
 
 def test_no_page_locked_memory(package: Path) -> None:
-    """Pinned memory of the host runs out; then a system that fits is evaluated."""
+    """After page-locked memory ran out, systems that fit are evaluated."""
     code = f"""
 model = _core.Model({str(package)!r}, device="cuda")
 def step(nodes):
@@ -80,7 +80,7 @@ print(step(8) != 0)
 
 
 def test_page_locked_memory_for_nothing_more(package: Path) -> None:
-    """If memory is short, no room is reserved for later lists."""
+    """If page-locked memory is short, no room is reserved for later lists."""
     code = f"""
 def step(model, nodes):
     at = 1.3 * np.arange(3 * nodes).reshape(-1, 3)
@@ -192,7 +192,7 @@ def missing(function: str, version: str) -> str:
 def test_a_driver_that_is_too_old(
     package: Path, tmp_path: Path, function: str, version: str
 ) -> None:
-    """Some missing functions are noticed only by the first captured step."""
+    """A driver without a needed function is named with the version that has it."""
     code = f"""
 where = np.random.default_rng(0).uniform(0, 3, (5, 3))
 def run():
@@ -246,7 +246,7 @@ print(_core.Model({str(package)!r}, kernels="generic").evaluate(np.zeros((1, 3))
             "'pip install nvidia-cuda-nvrtc-cu12==12.4.*', set MDCG_NVRTC_LIB to its file and run "
             "'python -m mdcg cache clear'"
         )
-    # with the driver that is up to date, the same files of the cache are taken
+    # With an up-to-date driver, the same files of the cache are used.
     again = said(code.replace("failure(model.prepare)", "model.prepare()"), MDCG_CACHE_DIR=cache)
     assert again == ["True"]
 
@@ -255,7 +255,7 @@ print(_core.Model({str(package)!r}, kernels="generic").evaluate(np.zeros((1, 3))
 
 
 def test_too_many_blocks() -> None:
-    """A number that would become 1 in 32 bits."""
+    """Launches with more blocks than a grid has are refused, without truncation to 32 bits."""
     code = """
 from mdcg.runtime.nvrtc import compile_cuda
 cubin, _ = compile_cuda('extern "C" __global__ void k(long long n) {}', "sm_90")

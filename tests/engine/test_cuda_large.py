@@ -26,7 +26,7 @@ FEW = 10  # copies along each axis: enough to know what memory an atom takes
     ("make", "copies"), [(wide_program, 22), (gated_program, 22), (trained_model, 33)]
 )
 def test_numbers_of_copies(make: Callable[[], Package], copies: int) -> None:
-    """Of 192 atoms. They take about 54, 41 and 120 GB of a device."""
+    """copies_beyond finds how often 192 atoms are repeated; the boxes take 54, 41 and 120 GB."""
     assert copies_beyond(make(), liquid()) == copies
 
 

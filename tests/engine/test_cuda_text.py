@@ -19,7 +19,7 @@ CASES = "cuda_text_cases.py"
         (dtype, name, target)
         for dtype in ("float32", "float64")
         for name in texts(dtype)
-        # those instructions are of Hopper chips alone
+        # only Hopper GPUs have these instructions
         for target in (["sm_90"] if name == "gemm_warpgroup" else ["sm_80", "sm_90", "sm_100"])
     ],
 )

@@ -68,13 +68,13 @@ def test_an_altered_manifest(tmp_path: Path) -> None:
 def test_the_digest_is_that_of_any_tool() -> None:
     import hashlib
 
-    header, tensors = split((DATA / "mace_water_float64.mdcg").read_bytes())  # of format 1
+    header, tensors = split((DATA / "mace_water_float64.mdcg").read_bytes())  # format 1
     digest = hashlib.sha256(header["__metadata__"]["mdcg"].encode() + tensors).hexdigest()
     assert header["__metadata__"]["sha256"] == digest
     assert signed(MACE.read_bytes()) == MACE.read_bytes()
     data = Package.open(MACE).to_bytes()
     assert signed(data) == data
-    assert len(data) < len(MACE.read_bytes())  # without what older formats had
+    assert len(data) < len(MACE.read_bytes())  # older formats had more
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -149,7 +149,7 @@ def test_limits(tmp_path: Path, change: Callable[[dict[str, Any]], Any], message
 
 
 def test_paths_beyond_the_radial_network(tmp_path: Path) -> None:
-    """Numbers of columns must not overflow; a file of 1 MB asked for 6 GB."""
+    """Paths without enough weights are refused without allocating for them."""
     p = SmallPackage(["H"], 3.0)
     channels = 65536
     p.value("x", f"{channels}x0e")
@@ -183,7 +183,7 @@ def test_paths_beyond_the_radial_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["header", "shape", "manifest", "r_max", "paths", "problem"])
 def test_nesting(tmp_path: Path, place: str) -> None:
-    """Printing 200,000 nested arrays must not exhaust the stack."""
+    """Deeply nested JSON is refused without exhausting the stack."""
     header, tensors = split(MACE.read_bytes())
     manifest = json.loads(header["__metadata__"]["mdcg"])
     conv = next(layer for layer in manifest["layers"] if layer["type"] == "conv")
@@ -354,7 +354,7 @@ assert 0 < evaluated <= opened < count / 2
 
 @pytest.mark.parametrize("name", ["mace", "nequip", "program", "rows"])
 def test_mutated_packages(tmp_path: Path, name: str) -> None:
-    """No header causes a crash, an endless loop or unbounded memory."""
+    """Randomly changed packages cause no crash, endless loop or unbounded memory."""
     source = tmp_path / "source.mdcg"
     if name in ("mace", "nequip"):
         source = DATA / f"{name}_water_float32.mdcg"
@@ -388,7 +388,7 @@ assert peak < 500_000
 
 
 def test_files_that_only_claim_to_be_large(tmp_path: Path) -> None:
-    """They are refused by their first bytes, before the whole file is read."""
+    """Huge sparse files are refused by their first bytes, before they are read."""
     data = MACE.read_bytes()
     metadata = split(data)[0]["__metadata__"]
     zeros = {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}
@@ -435,7 +435,7 @@ def test_other_kinds_of_files_are_named(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_package(tmp_path: Path) -> None:
-    """Opening a pipe must not wait for a writer."""
+    """A pipe is refused as a package without waiting for a writer."""
     path = tmp_path / "pipe.mdcg"
     os.mkfifo(path)
     code = (

@@ -57,7 +57,7 @@ def test_bad_arguments(l_max: int, normalization: str, message: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("double", [True, False])
 def test_splines(level: str, double: bool) -> None:
-    """Sums of B-splines and their derivatives, and zeros for edges outside of the table."""
+    """Spline kernels give sums of B-splines and slopes, and zeros outside of the table."""
     rng = np.random.default_rng(1)
     place, by_length = rng.uniform(size=48), rng.normal(size=48)
     place[:2] = 0.0, 1.0
@@ -66,7 +66,7 @@ def test_splines(level: str, double: bool) -> None:
     degree = 9 if double else 5
     basis, slope = (np.reshape(a, (degree, 48)) for a in (basis, slope))
 
-    def b_splines(d: int) -> np.ndarray:  # those that are not zero between knots 0 and 1
+    def b_splines(d: int) -> np.ndarray:  # nonzero between knots 0 and 1
         return np.stack(
             [BSpline.basis_element(np.arange(j - d, j + 2))(place) for j in range(d + 1)]
         )
@@ -82,7 +82,7 @@ def test_splines(level: str, double: bool) -> None:
     [
         ([5.0], [], [], False),
         ([5.0, 4.0, 4.0, 5.0], [], [], True),
-        ([5.0, 5.0, 4.0, 4.0], [], [], False),  # by the receiver alone
+        ([5.0, 5.0, 4.0, 4.0], [], [], False),  # the receiver's type only
         ([5.0], [1.0, 2.0, 2.0, 1.0], [], True),
         ([5.0], [], [0.5, 0.25], True),
     ],

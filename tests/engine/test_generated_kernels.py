@@ -50,7 +50,7 @@ def evaluate(path: str, kernels: str, blocks: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "table", "plan", "vectors"),
     [
-        # so few live vectors that an edge needs up to four loops over its channels
+        # with few live vectors, an edge needs up to four loops over its channels
         (two_layers, False, EnginePlan(48, 1), 6),
         (two_layers, True, EnginePlan(48, 1), 6),
         (many_blocks, False, EnginePlan(144, 4), LIVE_VECTORS),

@@ -65,7 +65,7 @@ calculator.reset()
 forces, energy = calculator.get_forces(atoms), calculator.get_potential_energy(atoms)
 print(json.dumps([hashlib.sha256(forces.tobytes()).hexdigest(), energy, str(calculator.report())]))
 """
-# The same for a patched layer, whose kernels Python compiles.
+# The same output for a patched layer, whose kernels Python compiles.
 LAYER = """
 import hashlib, json, sys, time
 import torch
@@ -85,7 +85,7 @@ found = conv(problem, *operands, graph.sender, graph.receiver).numpy()
 digest = hashlib.sha256(found.tobytes()).hexdigest()
 print(json.dumps([digest, 0.0, f"{statistics().loaded} loaded"]))
 """
-# The same for kernels of devices.
+# The same output for kernels of devices.
 NVRTC = """
 import json, time
 from mdcg.runtime.cuda_build import load_cuda_kernels
@@ -267,7 +267,7 @@ def test_evaluation(
 
 def test_hosts_in_c() -> None:
     """A model that was interrupted at several places gives the same bits afterwards."""
-    atoms = read(WATER).repeat((4, 4, 3))  # takes several times as long as the host is not asked
+    atoms = read(WATER).repeat((4, 4, 3))  # takes several polling intervals
     edges = _core.NeighborList(6.0, 0.0)
     edges.update(atoms.positions, None, (False,) * 3)
     numbers = {8: 1, 1: 0}
@@ -305,7 +305,7 @@ def test_hosts_in_c() -> None:
 
 
 def test_signals_of_python_do_not_end_a_call_in_c() -> None:
-    """The call finishes, and then Python's handler runs."""
+    """A signal handler of Python runs after a call of the C interface has finished."""
     atoms = read(WATER).repeat((3, 2, 2))
     edges = _core.NeighborList(6.0, 0.0)
     edges.update(atoms.positions, None, (False,) * 3)
@@ -394,7 +394,7 @@ int nvrtcGetCUBIN(void*, char* code) { std::memcpy(code, "code", 4); return 0; }
 
 
 def test_compilation_for_devices(tmp_path: Path) -> None:
-    """NVRTC cannot be interrupted: it finishes in the background, and programs are kept."""
+    """After an interrupt, NVRTC finishes in the background, and its programs are kept."""
     source, library = tmp_path / "nvrtc.cpp", tmp_path / "libnvrtc.so"
     source.write_text(SLOW_NVRTC)
     subprocess.run(["c++", "-shared", "-fPIC", "-o", library, source], check=True)

@@ -42,7 +42,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
-    """Whatever compiler there is, and what these tests have compiled before."""
+    """Use the default compiler, and the cache that these tests share."""
     monkeypatch.setenv("MDCG_CACHE_DIR", str(shared_cache))
     for name in ("MDCG_DISABLE_JIT", "MDCG_PYTHON", "MDCG_CXX", "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -79,7 +79,7 @@ def script(path: Path, body: str) -> str:
 
 
 def evaluate(path: Path, kernels: str = "auto") -> tuple[dict[str, Any], Kernels]:
-    """Return results, and what the report says of the kernels."""
+    """Return results, and the kernels in the report."""
     model = _core.Model(str(path), kernels=kernels)
     assert json.loads(model.report())["kernels"] == [], "opening must load nothing"
     found = run(model, graph(), virial=True)
@@ -208,7 +208,7 @@ def test_generic_where_none_can_be_made(
 def test_the_child_reads_the_package_that_was_opened(
     package: Path, empty: Path, tmp_path: Path
 ) -> None:
-    """The child reads the file that was opened, even if it was deleted or overwritten since."""
+    """Kernels are made from the opened package, even if its file was deleted or overwritten."""
     want, _ = evaluate(package, "generic")
     model = _core.Model(str(package), kernels="generated")
     package.unlink()
@@ -223,7 +223,7 @@ def test_the_child_reads_the_package_that_was_opened(
 def test_the_child_runs_nothing_of_the_present_folder(
     package: Path, empty: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Strangers may have put Python files into the folder of a package."""
+    """Making kernels does not import Python files of the current folder."""
     mark = tmp_path / "mark"
     (tmp_path / "folder" / "mdcg").mkdir(parents=True)
     for name in ("json", "numpy", "mdcg/__init__", "mdcg/__main__", "sitecustomize"):
@@ -235,8 +235,8 @@ def test_the_child_runs_nothing_of_the_present_folder(
 
 @pytest.mark.parametrize("closed", ["<&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(own_copy: Path, package: Path, tmp_path: Path, closed: str) -> None:
-    """A bug gave files the numbers of closed streams, and starting a program closed them."""
-    shutil.rmtree(cached(own_copy).parent)  # Python has to put it together again
+    """Kernels are made if standard streams are closed and files get their numbers."""
+    shutil.rmtree(cached(own_copy).parent)  # Python must write it again
     code = """
 import sys
 from mdcg import _core
@@ -322,7 +322,7 @@ def test_files_need_neither_compiler_nor_cache(
 
 
 def test_levels_of_the_cache_are_used(package: Path, empty: Path) -> None:
-    """Such kernels may be put into the cache for machines without a compiler."""
+    """Kernels in the cache for a lower instruction set are used until there are native ones."""
     if _core.instruction_set_level() not in LEVELS:
         pytest.skip("levels are of x86-64")
     assert main(["kernels", str(package), "--target", "x86-64-v2"]) == 0
@@ -387,7 +387,7 @@ def test_files_of_other_packages(package: Path, tmp_path: Path) -> None:
 def test_code_in_packages_of_format_1_is_never_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor that of a file of kernels beside one; devices and LAMMPS have tests of their own."""
+    """Code in a package of format 1, or in a file of kernels beside it, is never run."""
     path, mark = tmp_path / "p.mdcg", tmp_path / "mark"
     plant(DATA / "mace_water_float64.mdcg", path, mark)
     assert main(["patch", str(path), "--info"]) == 0
@@ -406,14 +406,14 @@ def test_code_in_packages_of_format_1_is_never_run(
     calculator = MDCGCalculator(path)
     assert np.isfinite(calculator.get_potential_energy(molecule("H2O")))
     assert not mark.exists()
-    # where the file is named, it is the user who wants what is in it
+    # a file that the user names is loaded
     with pytest.raises(_core.EngineError, match="no symbol"):
         run(_core.Model(str(path), kernels=str(path.with_suffix(".mdcg-kernels"))), graph(types=2))
     assert mark.exists()
 
 
 def test_swapped_tensors_are_refused(package: Path) -> None:
-    """Two of equal shape that exchange their places in the index."""
+    """A package in which two tensors of equal shape are swapped is refused."""
     header, tensors = split(package.read_bytes())
     names = [name for name in header if name != "__metadata__"]
     one, other = next(
@@ -428,7 +428,7 @@ def test_swapped_tensors_are_refused(package: Path) -> None:
 
 
 def test_a_file_that_is_rewritten_changes_nothing(package: Path) -> None:
-    """The file is read into memory before it is checked."""
+    """An open package does not change if its file is truncated."""
     model = _core.Model(str(package), kernels="generic")
     want = run(_core.Model(str(package), kernels="generic"), graph())
     with package.open("r+b") as file:

@@ -72,7 +72,7 @@ def test_edges_are_those_of_ase(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_systems(seed: int) -> None:
-    """Random cells, periodicities, densities and numbers of atoms."""
+    """Lists equal ASE's for random cells, periodicities, densities and numbers of atoms."""
     rng = np.random.default_rng(seed)
     cell = rng.normal(size=(3, 3)) * rng.uniform(2.0, 12.0, (3, 1))
     while abs(np.linalg.det(cell)) < 0.05 * np.prod(np.linalg.norm(cell, axis=1)):
@@ -183,7 +183,7 @@ def test_result_does_not_depend_on_skin_or_history(rng: np.random.Generator) -> 
 
 
 def test_list_is_kept_while_the_cell_changes_little(rng: np.random.Generator) -> None:
-    """In constant-pressure runs shifts change, edges are reused, and none is missing."""
+    """Small changes of the cell update shifts and keep the edges, of which none is missing."""
     cell = CELLS["triclinic"] * 1.5
     positions = rng.uniform(0.0, 1.0, (60, 3)) @ cell
     near = _core.NeighborList(R_MAX, 0.2)
@@ -302,7 +302,7 @@ for position, cell in (json.loads(text) for text in sys.argv[2:]):
 
 
 def test_messages_where_libstdcxx_is_linked_statically(tmp_path: Path) -> None:
-    """In one process with torch, which brings symbols of another libstdc++."""
+    """Error messages print numbers if libstdc++ is linked statically, beside torch's."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++")

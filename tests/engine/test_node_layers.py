@@ -41,7 +41,7 @@ def test_linear(tmp_path: Path, dtype: str, channels: int, typed: bool) -> None:
 
 @covering(channels=[7, 32], dtype=["float64", "float32"], typed=[False, True], terms=[1, 2, 3])
 def test_terms_of_a_sum(tmp_path: Path, dtype: str, channels: int, typed: bool, terms: int) -> None:
-    """Layers add to their sum directly; the layer whose inputs are ready first runs first."""
+    """Linear layers that are terms of sums give the results of the reference."""
     p = Program(3, dtype)
     x = p.features(channels)
     out = Irreps.parse("+".join(f"{channels}x{ir}" for ir in ("0e", "0e", "1o", "2e")))
@@ -56,9 +56,9 @@ def test_terms_of_a_sum(tmp_path: Path, dtype: str, channels: int, typed: bool, 
     inputs = [p.scale(x, np.array([0.7]), "scaled"), x, first]
     found = [p.linear(inputs[i], maps[i], f"term_{i}") for i in (0, 1, 2)[:terms]]
     total = p.sum(found, "total")
-    # right behind a sum that is no layer any more
+    # reads a sum that has been folded into its terms
     more = [p.linear(total, LinearMap(out, out, {(2, 2): square}), f"more_{i}") for i in "ab"]
-    kept = p.sum([total, first], "kept")  # these two are read more than once
+    kept = p.sum([total, first], "kept")  # both terms have several readers
     contract(p, kept)
     contract(p, p.sum(more, "second_total"), "second_square")
     p.readout(total, "again")
@@ -150,7 +150,7 @@ def test_energies_add_up_in_double(tmp_path: Path) -> None:
     ("nodes", "box"), [(0, 1.0), (1, 1.0), (2, 2.0), (2, 50.0), (16, 5.0), (17, 5.0), (33, 6.0)]
 )
 def test_sizes(tmp_path: Path, nodes: int, box: float) -> None:
-    """No node, isolated nodes, full chunks and partial chunks."""
+    """Results agree for any number of nodes: none, isolated ones, full and partial chunks."""
     p = Program(3)
     contract(p, p.features(7))
     g = graph(nodes, box=box)

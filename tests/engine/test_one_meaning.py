@@ -163,7 +163,7 @@ def test_texts_that_mdcg_does_not_write_are_refused(number: int, tmp_path: Path)
 
 @pytest.mark.parametrize("field", ["x_table", "transform", "table", "sender", "normalization"])
 def test_null_is_absent(field: str, tmp_path: Path) -> None:
-    """A bug made the generator treat a field that is null as present."""
+    """The generator treats a null field like an absent one."""
     package = Package.open(DATA / "mace_water_float64.mdcg")
     problems = []
     for value in ({}, {field: None}):
@@ -179,7 +179,7 @@ def test_null_is_absent(field: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_symbols_have_one_source(dtype: str, tmp_path: Path) -> None:
-    """Neither kind of kernels reads symbols from tensors of the file. Generic ones once did."""
+    """Neither generic nor generated kernels read 3j symbols from tensors of the file."""
     source, path = DATA / f"nequip_water_{dtype}.mdcg", tmp_path / "p.mdcg"
     header, tensors = split(source.read_bytes())
     changed = bytearray(tensors)
@@ -221,7 +221,7 @@ def test_signs_roundings_and_weights_of_paths(tmp_path: Path) -> None:
 
 
 def test_polynomials_of_very_different_sizes(tmp_path: Path) -> None:
-    """A bug lost small polynomials in the basis that generated kernels share."""
+    """Small polynomials are not lost beside large ones in generated kernels."""
     small = 2.0**-60
     package = two_layers().package()
     layer = layer_of(package.manifest, "contraction")

@@ -140,7 +140,7 @@ def test_what_a_package_is(package: Path, tmp_path: Path) -> None:
 def test_inputs_that_the_conversion_fixed(
     tmp_path: Path, stated: dict[str, Any], wrong: str | None
 ) -> None:
-    """A structure may not state another value, by the model's or by MACE's name."""
+    """Structures that state another value than the conversion fixed are refused."""
     path = write(tmp_path / "p.mdcg", total_charge=-1, total_spin=2, phase=3)
     calc, atoms = MDCGCalculator(path, kernels="generic"), molecule("H2O")
     for text in (repr(calc), calc._backend._members[0].model.summary()):

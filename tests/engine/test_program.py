@@ -88,7 +88,7 @@ def test_edge_vector(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("nodes", [70, 1100])
 def test_threads_do_not_matter(tmp_path: Path, dtype: str, nodes: int) -> None:
-    """Results are equal to the last bit, also in a second evaluation."""
+    """Results are equal to the last bit for any number of threads."""
     package = two_layers(dtype).package()
     g = graph(nodes, box=2.0 * nodes ** (1 / 3))
     results = []
@@ -418,12 +418,12 @@ def test_damaged_systems(tmp_path: Path) -> None:
         _core.EngineError, match=rf"atoms {g['sender'][0]} and {g['receiver'][0]} are at the"
     ):
         run(model, broken)
-    assert np.isfinite(run(model, g)["energy"])  # the model is as good as before
+    assert np.isfinite(run(model, g)["energy"])  # the model still works
     assert model.r_max == R_MAX
 
 
 def test_results_that_are_not_finite(tmp_path: Path) -> None:
-    """Also where they alone are asked for, and the energy is a number."""
+    """Descriptors or virials that are not finite are an error, even if the energy is finite."""
     g = graph()
     p = Program(3, "float32")
     x = p.features(7)

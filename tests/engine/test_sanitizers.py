@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "sanitize.sh"
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", ["address", "thread"])
 def test_clean(tmp_path: Path, kind: str) -> None:
-    """Minutes for the first build; objects are kept."""
+    """No sanitizer reports an error; the first build takes minutes, and objects are kept."""
     for dtype in ("float64", "float32"):
         two_layers(dtype).package().save(tmp_path / f"{dtype}.mdcg")
         done = subprocess.run(

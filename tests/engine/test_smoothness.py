@@ -25,7 +25,7 @@ def test_cutoff(name: str, dtype: str, table: bool, tmp_path: Path) -> None:
 
 
 class _Early:
-    """A model whose edges end 0.1 Å before the radial functions do."""
+    """A model with edges that end 0.1 Å before its radial functions."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.r_max = model, model.r_max - 0.1

@@ -60,13 +60,13 @@ moved.positions[0] += 1.0
         "atoms.calc = calculator(); atoms.get_forces()\n"
         "def work():\n    moved.calc = calculator()\n"
         "    return np.isfinite(moved.get_forces()).all()",
-        # a list alone has had threads
+        # only a neighbour list has used threads
         "lists = [_core.NeighborList(5.0, 0.5) for _ in range(2)]\n"
         "lists[0].update(atoms.positions, atoms.cell.array, atoms.pbc, 2)\n"
         "def work():\n"
         "    lists[1].update(moved.positions, atoms.cell.array, atoms.pbc, 2)\n"
         "    return lists[1].num_edges > 0",
-        # and the child asks for threads
+        # the child requests threads
         "model = _core.Model(package, kernels='generic', threads=2)\n"
         "types = (atoms.numbers == 8).astype(np.int32)\n"
         "def evaluate():\n"
@@ -87,7 +87,7 @@ def test_a_forked_child_has_one_thread(case: str) -> None:
     [
         # the model and the list are opened again
         "    return np.allclose(calc.get_forces(atoms), want, rtol=0, atol=1e-9)",
-        # what is held below them says so
+        # the model inside the calculator raises an error
         "    try:\n        calc._backend._members[0].model.report()\n"
         "    except RuntimeError as error:\n"
         "        return 'forked while another thread' in str(error)",
@@ -95,7 +95,7 @@ def test_a_forked_child_has_one_thread(case: str) -> None:
     ids=["calculator", "model"],
 )
 def test_a_fork_during_an_evaluation(work: str) -> None:
-    """The child must not wait for a thread that exists only in its parent."""
+    """A child forked during an evaluation does not wait for the parent's thread."""
     code = (
         FORK
         + """
@@ -119,7 +119,7 @@ def work():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the user of a process needs root")
 def test_threads_that_cannot_be_started() -> None:
-    """The evaluation raises an error, and OpenMP does not end the process."""
+    """Threads that cannot be started are an error and do not end the process."""
     code = """
 import os, resource, sys
 import numpy as np
@@ -173,7 +173,7 @@ def limited(bytes, work):
 
 
 def test_a_list_runs_out_of_memory() -> None:
-    """The process continues, because no exception leaves a parallel region of OpenMP."""
+    """A neighbour list that runs out of memory is an error, and can be used again."""
     code = (
         MEMORY
         + """
@@ -253,7 +253,7 @@ def tables(outputs: int) -> SmallPackage:
 
 @pytest.mark.parametrize("kind", ["rows", "tables"])
 def test_a_model_runs_out_of_memory(kind: str, tmp_path: Path) -> None:
-    """The next evaluation makes the matrices and tables that could not be made before."""
+    """After an evaluation ran out of memory, the next one gives the right results."""
     package = rows(900) if kind == "rows" else tables(4096)
     path = package.write(tmp_path / "p.mdcg")
     code = (
@@ -283,7 +283,7 @@ assert failed > 2, failed
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("members", [1, 2])
 def test_few_atoms_after_many(members: int, threads: int) -> None:
-    """Memory of a large system that ran out of memory is released, even by exceptions."""
+    """After a large system ran out of memory, a small one can be evaluated."""
     code = (
         MEMORY
         + """
@@ -313,7 +313,7 @@ assert failed > 1, failed
 
 
 def test_threads_of_python_share_a_calculator() -> None:
-    """A thread must not change the list that another thread evaluates."""
+    """Python threads that share a calculator get the right results."""
     code = """
 import sys, threading
 import numpy as np

@@ -38,7 +38,7 @@ def test_blocks(
 
 @DTYPES
 def test_many_neighbours(dtype: str, tmp_path: Path) -> None:
-    """A receiver with more edges than a block has."""
+    """Results agree for receivers with more edges than a block."""
     s = system(5, 1500)
     assert np.bincount(s.receiver).max() > 256
     path = type_model("5x0e", 2, "5x0e+5x1o+5x2e", dtype=dtype).write(tmp_path)
@@ -47,7 +47,7 @@ def test_many_neighbours(dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("table", "limit"), [(False, 1e-11), (True, 1e-10)])
 def test_types_of_each_list(table: bool, limit: float, tmp_path: Path) -> None:
-    """Some absent types, then more types than are summed, then one; then hardly any edges."""
+    """Results agree while the types and the number of edges change between evaluations."""
     path = type_model("5x0e", 2, "5x0e+5x1o+5x2e", types=20, table=table).write(tmp_path)
     model = _core.Model(path, kernels="generic")
     s = system(40, 300, seed=2, n_types=20)

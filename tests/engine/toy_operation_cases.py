@@ -1,6 +1,6 @@
 """An operation of one header and two sources (tests/internals/toy_square*) in a whole network.
 
-No file of tests by its name: test_toy_operation.py runs it in a process with an emulated device.
+pytest does not collect this file. test_toy_operation.py runs it on an emulated device.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _build(folder: Path) -> None:
     for name in ("pybind11", "nlohmann_json"):
         includes += ["-isystem", pytest.importorskip(name).get_include()]
 
-    # as one file: headers take most of the time
+    # compiled as one file, because headers take most of the time
     text = "".join(f'#include "{path}"\n' for path in sorted(_HERE.glob("*.cpp")))
     home = Path(_core.__file__).parent
     done = subprocess.run(
@@ -78,20 +78,20 @@ def _limit(change: Callable[[int], int], number: int) -> Iterator[None]:
 
 
 def small_up_to(edges: int) -> AbstractContextManager[None]:
-    """Let lists of more edges that are made inside count as large on devices."""
+    """Set the number of edges above which lists made in this context count as large on devices."""
     return _limit(core.set_most_small_edges, edges)
 
 
 def ranges_of(edges: int) -> AbstractContextManager[None]:
-    """Let models that are first evaluated inside divide lists of more edges on devices."""
+    """Set the number of edges above which models first evaluated in this context divide lists."""
     return _limit(core.set_most_range_edges, edges)
 
 
 def filling_from(receivers: int) -> AbstractContextManager[None]:
-    """Let warps share the edges of a receiver in lists of fewer receivers that are used inside."""
+    """Set the number of receivers below which, in this context, warps share edges of a receiver."""
     return _limit(core.set_fewest_filling, receivers)
 
 
 def sums_alone_up_to(items: int) -> AbstractContextManager[None]:
-    """Let sums and sorts of more items that are made inside take several launches on devices."""
+    """Set the number of items above which sums and sorts of this context take several launches."""
     return _limit(core.set_most_alone, items)

@@ -37,7 +37,7 @@ def environment() -> dict[str, str]:
 
     env = {name: value for name, value in os.environ.items() if name != "LAMMPS_PLUGIN_PATH"}
     env |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    # more ranks than cores: those that wait must not spin
+    # There may be more ranks than cores, so waiting ranks must not spin.
     env |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     env["LAMMPS_PLUGIN_PATH"] = str(build(find_lammps()).parent)
     env["LD_LIBRARY_PATH"] = str(Path(sys.prefix) / "lib")
@@ -146,7 +146,7 @@ def with_columns(path: Path, style: str, columns: Callable[[int], str]) -> list[
 
 @dataclass
 class Output:
-    """What one LAMMPS run printed and wrote."""
+    """The printed text and the files of one LAMMPS run."""
 
     code: int
     text: str

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    # mace_water_float64.mdcg and nequip_water_float32.mdcg are of format 1, to test that it opens
+    # mace_water_float64.mdcg and nequip_water_float32.mdcg have format 1, which must still open.
     for name, suffix, dtype in (
         ("mace_water", "model", "float32"),
         ("nequip_water", "ckpt", "float64"),

@@ -62,7 +62,7 @@ def text_of(files: Sequence[Path], style: str = "", units: str = "metal") -> str
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_numbers_of_ase(tmp_path: Path, ranks: int) -> None:
-    """Mean and deviations, of three members; then of the first; then of a single package."""
+    """Energies, forces and deviations equal ASE's, also for `committee first` and one package."""
     atoms = water(3, seed=31)
     write_data(tmp_path / "test.data", atoms)
     files = " ".join(map(str, MEMBERS))
@@ -88,7 +88,7 @@ def test_numbers_of_ase(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_trajectory(tmp_path: Path, ranks: int) -> None:
-    """Over new lists, in other units; without the others where nothing of them is wanted."""
+    """The mean conserves energy, `first` follows member 1, and dumped deviations are right."""
     write_data(tmp_path / "test.data", water(2, seed=32))
     steps = """
 neighbor 0.3 bin
@@ -113,7 +113,7 @@ fix nve all nve
         text = text_of(two, f"committee {style}", "real") + steps + end
         runs[style] = run_input(tmp_path, text, ranks=ranks)
     mean = runs["mean"].runs[0]
-    assert np.ptp(mean["TotEng"]) < 0.05 * np.ptp(mean["PotEng"])  # forces fit the mean energy
+    assert np.ptp(mean["TotEng"]) < 0.05 * np.ptp(mean["PotEng"])  # total energy is conserved
     alone = run_input(
         tmp_path, text_of(two[:1], "", "real") + steps + "thermo 10\nrun 20\n", ranks=ranks
     )
@@ -121,7 +121,7 @@ fix nve all nve
     largest = [frame[:, 2].max() for frame in runs["first"].dump()]
     np.testing.assert_allclose(largest[::2], runs["first"].runs[0]["c_c[4]"], rtol=1e-9)
     assert len(largest) == 5
-    assert not (tmp_path / "no.dump").read_text()  # every step is certain enough
+    assert not (tmp_path / "no.dump").read_text()  # no step exceeds the limit
     assert np.ptp(largest) > 1e-3 * KCAL
 
 
@@ -148,7 +148,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(tmp_path: Path, case: str) -> None:
-    """By one sentence on two ranks."""
+    """Wrong options of a committee end the run on two ranks with one sentence."""
     write_data(tmp_path / "test.data", water(2))
     commands, reason = REFUSED[case]
     text = head(MEMBERS[0]) + commands + "\nrun 0\n"
@@ -158,7 +158,7 @@ def test_refused(tmp_path: Path, case: str) -> None:
 
 
 def test_member_that_fails(tmp_path: Path) -> None:
-    """While ranks exchange its rows: it is named, and all ranks end."""
+    """An error in one member names its package and ends all ranks."""
     atoms = water(3)
     atoms.positions[3] = atoms.positions[0]
     write_data(tmp_path / "test.data", atoms)

@@ -94,7 +94,7 @@ def env(request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks: int) -> None:
-    """Energies, forces and virials of all atoms, in a skewed box with many images."""
+    """Energies, forces and atomic virials in a skewed box equal those of ASE."""
     atoms = water(2, seed=3)
     shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
     atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
@@ -108,7 +108,7 @@ def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks
 
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_dynamics(tmp_path: Path, models: Models, env: Any, name: str) -> None:
-    """Hot atoms, and lists built again on the way, on one rank; more are in test_cuda_peers.py."""
+    """A hot run with new lists on one rank gives the trajectory of the CPU."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = hot(models(name))
     want = run_input(tmp_path, text)
@@ -123,7 +123,7 @@ def test_dynamics(tmp_path: Path, models: Models, env: Any, name: str) -> None:
     ("ranks", "options"), [(1, "committee mean"), (2, "committee first"), (2, "exchange peer")]
 )
 def test_committee(tmp_path: Path, models: Models, env: Any, ranks: int, options: str) -> None:
-    """Members take turns on the device, each with its own list; their deviations, too."""
+    """A committee on a device gives the trajectory and deviations of the CPU."""
     write_data(tmp_path / "test.data", water(2, seed=6))
     files = f"{models('mace')} {models('nequip')}"
     text = hot(models("mace")).replace(str(models("mace")), files)
@@ -138,7 +138,7 @@ def test_committee(tmp_path: Path, models: Models, env: Any, ranks: int, options
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_box_that_moves(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
-    """Shifts of edges across the boundary change while the list stays."""
+    """A changing box gives the results of the CPU while the list is kept."""
     shear = np.array([[1.0, 0.0, 0.0], [0.1, 1.0, 0.0], [-0.1, 0.2, 1.0]])
     atoms = water(2, seed=6)
     atoms.set_cell(atoms.cell.array @ shear, scale_atoms=True)
@@ -154,7 +154,7 @@ def test_box_that_moves(tmp_path: Path, models: Models, env: Any, ranks: int) ->
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_strain_of_atoms_alone(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
-    """The list that a device makes follows atoms that are strained in a box that stays."""
+    """Atoms strained in a constant box give ASE's pressures and elastic derivatives."""
     check_strain(tmp_path, models("mace"), ranks, change=lambda text: on("cuda", text), env=env)
 
 
@@ -167,7 +167,7 @@ def test_float32(tmp_path: Path, models: Models, env: Any) -> None:
 
 
 def test_precision(tmp_path: Path, models: Models, env: Any) -> None:
-    """The name of what is there changes nothing."""
+    """Naming the package's own precision changes no bit of the forces."""
     write_data(tmp_path / "test.data", water(2, seed=3))
     text = on("cuda", head(models("mace", "float32")) + THERMO + DUMP + "run 0\n")
     want = run_input(tmp_path, text, env=env).dump()[-1][:, 1:4]
@@ -177,7 +177,7 @@ def test_precision(tmp_path: Path, models: Models, env: Any) -> None:
 
 
 def test_precision_is_forgotten(tmp_path: Path, models: Models, env: Any) -> None:
-    """By a second pair_style, which names none."""
+    """A second pair_style without `precision` resets the precision of the first."""
     write_data(tmp_path / "test.data", water(2, seed=3))
     text = on("cuda", head(models("mace", "float32")) + "run 0\n")
     both = text.replace("pair_style mdcg", "pair_style mdcg precision fp64\npair_style mdcg")
@@ -185,7 +185,7 @@ def test_precision_is_forgotten(tmp_path: Path, models: Models, env: Any) -> Non
 
 
 def test_virials_of_atoms_on_the_way(tmp_path: Path, models: Models, env: Any) -> None:
-    """Steps that want more, or less, than those before."""
+    """Atomic virials and forces are right when only some steps of a run need virials."""
     write_data(tmp_path / "test.data", water(2, seed=9))
     text = head(models("mace")) + NVE + "compute vir all stress/atom NULL virial\n"
     text += "dump d all custom 3 out.dump id fx fy fz c_vir[*]\n"
@@ -203,7 +203,7 @@ def test_virials_of_atoms_on_the_way(tmp_path: Path, models: Models, env: Any) -
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_lists_of_the_device(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
-    """The box, types and the device's lists change, and LAMMPS makes no list."""
+    """The device makes the lists instead of LAMMPS and follows changes of box and types."""
     write_data(tmp_path / "test.data", water(2, seed=7))
     text = head(models("mace")).replace("neighbor 1.0 bin", "neighbor 0.3 bin")
     text += "neigh_modify every 1 delay 0 check yes\n" + NVE + "unfix nve\n"
@@ -236,9 +236,9 @@ def test_what_only_the_list_of_lammps_knows(
         text = text.replace("pair_coeff * *", "pair_coeff * * mdcg")
         text = text.replace("pair_style mdcg", "pair_style hybrid/overlay mdcg zero 3.0")
         text = text.replace("neighbor", "pair_coeff * * zero\nneighbor")
-    # LAMMPS clears the forces of atoms that it lists alone: no others move
+    # LAMMPS clears only the forces of listed atoms, so only these may move.
     text += (NVE.replace("nve all", "nve some") if how == "include" else NVE) + "run 2\n"
-    # without all ghosts, results depend on the ranks
+    # Without all ghosts, results depend on the number of ranks.
     want = run_input(tmp_path, text, ranks=ranks if how == "group" else 1)
     cuda = text.replace("overlay mdcg", "overlay mdcg device cuda")
     if how != "hybrid":
@@ -261,7 +261,7 @@ def test_exclusions_that_come_late(tmp_path: Path, models: Models) -> None:
 def test_hidden_atoms(
     tmp_path: Path, models: Models, env: Any, ranks: int, dispersion: str
 ) -> None:
-    """Exclusions of a fix that hides atoms are none for the list of the device."""
+    """Atoms that a fix hides are absent from lists that the device makes."""
     settings = f"device cuda {dispersion}"
     check_an_atom_of_a_liquid(tmp_path, models("nequip"), ranks, settings, env=env)
 
@@ -277,7 +277,7 @@ def test_two_dimensions(tmp_path: Path, models: Models, env: Any, options: dict[
 
 
 def test_bonds_of_the_heat_flux(tmp_path: Path, models: Models, env: Any) -> None:
-    """The list of the device has all pairs, and that of LAMMPS, which the flux needs, has not."""
+    """Bonded pairs are in the device's list; the heat flux, which uses LAMMPS' list, refuses."""
     atoms = water(2, seed=15)
     write_molecules(tmp_path / "test.data", atoms)
     text = on("cuda", head(models("mace"), before="comm_modify cutoff 9"))
@@ -328,7 +328,7 @@ def test_device_of_each_rank(tmp_path: Path, models: Models) -> None:
         "(2 used here), or start NVIDIA's MPS, with which they compute at the same time"
     )
     named = short(tmp_path, models("mace"), "cuda:1", 2, EMULATED_CUDA_DEVICES="2")
-    assert said(named).count("cuda:1 (") == 1  # rank 1 says the same
+    assert said(named).count("cuda:1 (") == 1  # both ranks use it, and it is printed once
     assert "up to 2 ranks share a device" in said(named)
     for output in (two, three, named):
         assert np.isclose(output.last["E_pair"], want, rtol=1e-12)
@@ -377,7 +377,7 @@ def test_no_driver(tmp_path: Path, models: Models) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_dispersion(tmp_path: Path, models: Models, env: dict[str, str], ranks: int) -> None:
-    """Points move with their nodes between lists; ranks exchange numbers on the way."""
+    """Dispersion on a device gives the trajectory of the CPU, with kept and with new lists."""
     write_data(tmp_path / "test.data", water(2, seed=3))
     settings = "dispersion pbe dispersion_cutoff 8"
     for text in (

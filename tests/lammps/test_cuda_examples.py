@@ -88,7 +88,7 @@ def test_water_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_in_water_gpu_on_a_device() -> None:
-    """The trajectory of the processor, to the digits that LAMMPS prints."""
+    """The example in.water_gpu gives the CPU's trajectory, to the digits that LAMMPS prints."""
     options = [*("-var", "steps", "20"), *("-var", "copies", "2")]
     command = [str(executable()), "-in", "in.water_gpu", "-log", "none", *options]
     printed = run(*command, env=environment(), folder=EXAMPLES)
@@ -98,7 +98,7 @@ def test_in_water_gpu_on_a_device() -> None:
     (on_host,) = thermo_tables(printed)
     compare_thermo(on_device, on_host, rows=11)
     assert np.ptp(on_device["PotEng"]) > 0.3
-    # 0.02 of it was seen on the processor: what the time step leaves of exact conservation
+    # The time step limits conservation; a ratio of 0.02 was found on the CPU.
     assert np.ptp(on_device["TotEng"]) < 0.05 * np.ptp(on_device["PotEng"])
 
 
@@ -111,19 +111,19 @@ def test_water_gpu_on_a_device() -> None:
         assert ("cuda:0 (" in printed) == (device == "cuda")
         assert "1536 atoms: " in printed
         drifts.append(drift(printed))
-    assert abs(drifts[0]) < 0.1  # 0.002 was seen on the processor
+    assert abs(drifts[0]) < 0.1  # found on the CPU: 0.002
     assert drifts[0] == pytest.approx(drifts[1], abs=2e-4)  # four digits are printed
 
 
 def test_bench(tmp_path: Path) -> None:
-    """More atoms for more ranks, and two ranks on one device."""
+    """The weak-scaling benchmark adds atoms with ranks and reports a shared device."""
     model = tmp_path / "model.mdcg"
     shutil.copy(package("mace", "float32"), model)
     options = ["--device", "cuda", "--weak", "--ranks", "1,2", "--atoms", "24", "--steps", "2"]
     printed = run(
         *(sys.executable, "-m", "mdcg", "bench", "lammps", str(model), *options),
         env=emulated() | {"PYTHONPATH": emulator_environment()["PYTHONPATH"]},
-        folder=tmp_path,  # Python would import mdcg from the tree
+        folder=tmp_path,  # not the tree, whose mdcg Python would import
     )
     header, first, second = printed.splitlines()[:3]
     assert "ns/day" in header

@@ -47,7 +47,7 @@ def assert_says(output: Output, reason: str, failing: int) -> None:
 
 
 def runs(*rows: tuple[str, int, int, str]) -> pytest.MarkDecorator:
-    """Give a test the way of rows, the number of ranks, the one that fails, and one thing more."""
+    """Parametrize a test by exchange, number of ranks, failing rank and one more setting."""
     return pytest.mark.parametrize(("way", "ranks", "failing", "how"), rows)
 
 
@@ -61,7 +61,7 @@ def runs(*rows: tuple[str, int, int, str]) -> pytest.MarkDecorator:
 def test_lost_device(
     tmp_path: Path, models: Models, way: str, ranks: int, failing: int, how: str
 ) -> None:
-    """Within a run, so that the other rank waits for rows of a step that never come."""
+    """If one rank loses its device during a run, all ranks end with the reason."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on(way, head(models("mace")) + nve(every=1))
     text += f'run 6 every 3 "shell putenv EMULATED_CUDA_FAULT={failing}"\n'
@@ -92,7 +92,7 @@ def test_lost_from_the_start(
 def test_out_of_memory(
     tmp_path: Path, models: Models, way: str, ranks: int, failing: int, how: str
 ) -> None:
-    """Also in the middle of a step, while the other rank waits."""
+    """If the device of one rank runs out of memory, at any time, all ranks end with the reason."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on(way, head(models("mace"))) + nve(every=1)
     limit = f"{failing}:1"
@@ -110,7 +110,7 @@ def test_out_of_memory(
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_position_that_is_not_a_number(tmp_path: Path, models: Models, ranks: int) -> None:
-    """Lists of devices check positions as well; the atom is named by its ID."""
+    """An atom whose position is NaN is named by its ID, also if the device makes the lists."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on("host", head(models("mace"))) + NAN_FORCE
     output = run_on_two(tmp_path, text, ranks)
@@ -121,7 +121,7 @@ def test_position_that_is_not_a_number(tmp_path: Path, models: Models, ranks: in
 
 @WAYS
 def test_the_last_allocation(tmp_path: Path, models: Models, way: str) -> None:
-    """On one of two ranks; of windows between devices both know why there are none."""
+    """At the memory limit of one rank, the run succeeds or ends on both ranks with the reason."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = on(way, head(models("mace")) + "run 0\n")
     want = run_input(tmp_path, head(models("mace")) + "run 0\n")

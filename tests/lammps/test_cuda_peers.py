@@ -55,7 +55,7 @@ def same_bits(got: Output, want: Output) -> None:
 def test_dynamics(
     tmp_path: Path, models: Models, env: Any, name: str, ranks: int, how: str
 ) -> None:
-    """Hot atoms with new lists during the run. No rank reads rows before they have arrived."""
+    """Rows sent from device to device give the same bits as rows sent through the host."""
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = hot(models(name), how)
     same_as = run_input(tmp_path, text.replace(how, "") if how else text)
@@ -72,7 +72,7 @@ def test_dynamics(
 
 
 def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
-    """More ghosts than before, and a model that is opened again."""
+    """Exchange between devices works after the number of ghosts grows and a model is reopened."""
     write_data(tmp_path / "test.data", water(1, seed=5))
     text = head(models("mace")) + "thermo_modify format float %.17g\n"
     text += "run 0\nreplicate 3 2 1\nrun 0\n"
@@ -83,7 +83,7 @@ def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
 
 @pytest.mark.parametrize("way", ["host", "peer"])
 def test_empty_ranks(tmp_path: Path, models: Models, env: Any, way: str) -> None:
-    """A molecule in a corner: a rank with ghosts alone, and ranks without anything."""
+    """Results equal ASE's if some ranks have only ghosts or nothing."""
     atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace"), boundary="f f f", before="processors 4 1 1")
@@ -92,7 +92,7 @@ def test_empty_ranks(tmp_path: Path, models: Models, env: Any, way: str) -> None
 
 
 def test_steps_of_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
-    """Forces alone are wanted in between, of ranks that have had none so far as well."""
+    """Runs with ranks without atoms give the same results with both kinds of exchange."""
     write_data(tmp_path / "test.data", molecule_in_a_corner())
     text = head(models("mace"), boundary="f f f", before="processors 4 1 1")
     text += nve(3) + "run 3\n"
@@ -102,7 +102,7 @@ def test_steps_of_empty_ranks(tmp_path: Path, models: Models, env: Any) -> None:
 
 @pytest.mark.parametrize("way", ["host", "peer"])
 def test_short_edges_on_one_rank(tmp_path: Path, models: Models, env: Any, way: str) -> None:
-    """The tables of the radial networks have it."""
+    """An edge that only one rank has too short for most tables gives ASE's results."""
     atoms = water_with_a_short_edge()
     write_data(tmp_path / "test.data", atoms)
     start = head(models("mace", "float32"), before="processors 2 1 1")

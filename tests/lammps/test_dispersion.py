@@ -53,7 +53,7 @@ def test_float32(tmp_path: Path) -> None:
 
 
 def test_ranks_without_atoms(tmp_path: Path) -> None:
-    """Of four ranks along x one has ghosts alone, others nothing."""
+    """Dispersion equals ASE's if some ranks have only ghosts or nothing."""
     atoms = molecule_in_a_corner()
     output = single_point(
         tmp_path,
@@ -67,9 +67,9 @@ def test_ranks_without_atoms(tmp_path: Path) -> None:
     compare(output, reference(atoms, MODEL, **BJ), 1e-10)
 
 
-@pytest.mark.timeout(60)  # minutes where each image is compared with all others
+@pytest.mark.timeout(60)  # comparing all pairs of images would take minutes
 def test_many_images(tmp_path: Path) -> None:
-    """Half a million of them, twice: of a cell and of two cells as one."""
+    """A tiny cell with half a million images and the doubled cell have the same energy per atom."""
     write_data(tmp_path / "test.data", Atoms("O", [[0.1, 0.2, 0.3]], cell=[1.0] * 3, pbc=True))
     text = head(MODEL, settings="dispersion pbe dispersion_cutoff 35")
     text += "thermo_style custom step pe\nthermo_modify format float %.17g\n"
@@ -80,7 +80,7 @@ def test_many_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_two_dimensions(tmp_path: Path, ranks: int) -> None:
-    """LAMMPS' box repeats along z, and the system does not."""
+    """In two dimensions, dispersion ignores periodic images along z, as in ASE."""
     atoms = flat_water()
     output = single_point(
         tmp_path, atoms, MODEL, ranks=ranks, before="dimension 2", settings=words(BJ)
@@ -90,7 +90,7 @@ def test_two_dimensions(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_strain_of_atoms_alone(tmp_path: Path, ranks: int) -> None:
-    """Also where images are so far away that the model has no ghosts."""
+    """Atoms strained in a large constant box give ASE's pressures and elastic derivatives."""
     atoms = water(1, seed=3)
     atoms.set_cell([13.0] * 3)
     atoms.positions += 6.5 - atoms.positions.mean(axis=0)
@@ -103,7 +103,7 @@ def test_strain_of_atoms_alone(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_trajectory(tmp_path: Path, ranks: int) -> None:
-    """Ghosts come and go, and atoms change their rank."""
+    """A trajectory with dispersion does not depend on the number of ranks."""
     write_data(tmp_path / "test.data", water(3, seed=7))
     text = head(MODEL, settings=words(BJ)) + nve(every=10) + "run 60\n"
     same(run_input(tmp_path, text, ranks=ranks), run_input(tmp_path, text), 1e-9)
@@ -174,7 +174,7 @@ run 20
 
 @pytest.mark.parametrize("where", ["2 ranks", "device", "device, 2 ranks"])
 def test_a_box_that_changes(tmp_path: Path, where: str) -> None:
-    """Images move with the box between two lists."""
+    """A changing box gives the same results on several ranks and on devices."""
     write_data(tmp_path / "test.data", water(2, seed=7))
     text = head(MODEL, settings="dispersion pbe dispersion_cutoff 8") + BOX
     want = run_input(tmp_path, text)
@@ -188,7 +188,7 @@ def test_a_box_that_changes(tmp_path: Path, where: str) -> None:
 
 
 def test_units_and_hybrid(tmp_path: Path) -> None:
-    """Between other pair styles and in kcal/mol, the package adds the same."""
+    """Dispersion is the same under hybrid/overlay and in units real."""
     write_data(tmp_path / "test.data", water(2, seed=7))
     tail = "thermo_style custom step pe\nthermo_modify format float %.17g\nrun 0\n"
     plain, added = (

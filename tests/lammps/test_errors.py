@@ -92,7 +92,7 @@ def test_input_on_two_ranks(tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize("first", ["cd $PMI_RANK", "export LAMMPS_POTENTIALS=$PMI_RANK"])
 @pytest.mark.parametrize("files", ["a.mdcg", "same.mdcg a.mdcg"])
 def test_ranks_that_find_different_packages(tmp_path: Path, first: str, files: str) -> None:
-    """The committee's cutoffs and types are equal, so that nothing else shows it."""
+    """Ranks that open different packages under one name are reported with their digests."""
     for rank, model in enumerate([MODEL, SINGLE, MODEL]):
         folder = tmp_path / f"{rank}"
         folder.mkdir()
@@ -128,7 +128,7 @@ def test_settings(tmp_path: Path, old: str, new: str, reason: str) -> None:
 
 
 def test_device_that_is_not_there(tmp_path: Path) -> None:
-    """Nor on a machine with a driver, or devices; see test_cuda.py for what is said without."""
+    """A device number that does not exist is refused, with or without a driver."""
     write_data(tmp_path / "test.data", water(1))
     text = head(MODEL).replace("pair_style mdcg", "pair_style mdcg device cuda:99")
     output = run_input(tmp_path, text + "run 0\n", check=False)
@@ -138,14 +138,14 @@ def test_device_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_one_rank_fails(tmp_path: Path, ranks: int) -> None:
-    """Two atoms in one place, all on one rank, while the others wait for its rows."""
+    """Two atoms at one place end the run on all ranks and are named, with the rank."""
     atoms = water(3)
     atoms.positions[3] = atoms.positions[0]
     write_data(tmp_path / "test.data", atoms)
     text = head(MODEL, before=f"processors {ranks} 1 1") + "run 0\n"
     output = run_input(tmp_path, text, ranks=ranks, check=False)
     assert output.code != 0
-    # beside others only where several ranks have both atoms
+    # With several ranks, the message names the rank.
     assert_names(
         output.text, "atoms (1 and 4|4 and 1) are at the same place, expected a dis", ranks
     )
@@ -153,7 +153,7 @@ def test_one_rank_fails(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_position_that_is_not_a_number(tmp_path: Path, ranks: int) -> None:
-    """It comes from a force of another fix, and the atom is named."""
+    """An atom that another fix moves to NaN is named."""
     write_data(tmp_path / "test.data", water(3))
     text = head(MODEL) + NAN_FORCE
     output = run_input(tmp_path, text, ranks=ranks, check=False)
@@ -170,7 +170,7 @@ def assert_names(text: str, reason: str, ranks: int) -> None:
 
 
 def test_null_needs_hybrid(tmp_path: Path) -> None:
-    """As with other styles, LAMMPS wants every pair of types to have a style."""
+    """LAMMPS refuses NULL types if no other pair style covers them."""
     atoms = Atoms("HOAr", [[0, 0, 0], [1, 0, 0], [3, 3, 3]], cell=[8.0] * 3, pbc=True)
     write_data(tmp_path / "test.data", atoms, ("H", "O", "Ar"))
     text = head(MODEL, types="H O NULL") + "run 0\n"

@@ -1,4 +1,4 @@
-"""What pair_style mdcg does together with the rest of LAMMPS."""
+"""pair_style mdcg together with other features of LAMMPS."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def forces_of(folder: Path, text: str, ranks: int = 1) -> tuple[float, np.ndarra
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("style", ["zbl 1.0 2.0", "lj/cut 4.0", "eam"])
 def test_overlay(tmp_path: Path, style: str, ranks: int) -> None:
-    """Also with styles that exchange little or nothing: buffers must fit the longer rows."""
+    """Under hybrid/overlay, energies and forces are sums, also with styles of shorter buffers."""
     write_data(tmp_path / "test.data", water(3, seed=13))
     model = package("mace", "float64")
     base = head(model)
@@ -62,7 +62,7 @@ def test_overlay(tmp_path: Path, style: str, ranks: int) -> None:
         coeff = "pair_coeff * * {} 0.01 2.0"
     name = style.split()[0]
     other = alone + f"pair_style {style}\n" + coeff.replace("{0}", "{}").replace("{}", "") + "\n"
-    if style == "eam":  # whose pairs of two types are mixed, and under hybrid are none
+    if style == "eam":  # alone, eam would mix types; under hybrid it does not
         other = alone + "pair_style hybrid/overlay eam zero 4.0\npair_coeff * * zero\n"
         other += "pair_coeff * * eam any.eam\n"
     for first, second in ((f"mdcg {style}", ""), (f"{style} mdcg", "")):
@@ -87,7 +87,7 @@ def write_eam(path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_null_types(tmp_path: Path, ranks: int) -> None:
-    """Argon among water: nodes are the atoms of water alone."""
+    """Atoms of a NULL type are not part of the model and get no energy or forces."""
     atoms, model = water(3, seed=14), package("nequip", "float64")
     keep = np.ones(len(atoms), dtype=bool)
     keep[[9, 10, 11, 42, 43, 44]] = False
@@ -114,7 +114,7 @@ def test_null_types(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_bonded_neighbours(tmp_path: Path, ranks: int) -> None:
-    """special_bonds takes neighbours out of the list: refused, unless none is taken out."""
+    """special_bonds is refused unless it keeps all bonded neighbours in the list."""
     atoms, model = water(2, seed=15), package("mace", "float64")
     write_molecules(tmp_path / "test.data", atoms)
     text = head(model).replace("atom_style atomic", "atom_style bond")
@@ -128,7 +128,7 @@ def test_bonded_neighbours(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_bonds_that_are_made(tmp_path: Path, ranks: int) -> None:
-    """During a run, between two lists: the next list lacks the pair."""
+    """Bonds made during a run are noticed: special_bonds may not exclude their pairs."""
     write_data(tmp_path / "test.data", water(2, seed=15))
     lines = with_columns(tmp_path / "test.data", "bond", lambda k: f"{k // 3 + 1}")
     lines[3] += "\n1 bond types\n2 extra bond per atom\n4 extra special per atom"
@@ -146,7 +146,7 @@ def test_bonds_that_are_made(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_template_bonds(tmp_path: Path, ranks: int) -> None:
-    """Atoms of a template have no lists of bonded neighbours: none may be taken out."""
+    """With atom_style template, special_bonds is refused unless it excludes no pair."""
     atoms, model = water(2, seed=22), package("mace", "float64")
     write_data(tmp_path / "test.data", atoms)
     (tmp_path / "water.txt").write_text(
@@ -171,7 +171,7 @@ def test_template_bonds(tmp_path: Path, ranks: int) -> None:
 
 
 def test_types_that_change(tmp_path: Path) -> None:
-    """Between two neighbour lists atoms become others, or NULL."""
+    """Changes of type between two neighbour lists take effect, also to NULL."""
     model = package("mace", "float64")
     write_data(tmp_path / "test.data", water(3, seed=24), ("H", "O", "Ar"))
     text = head(model).replace("mdcg\n", "hybrid/overlay mdcg zero 5.0\n", 1)
@@ -208,7 +208,7 @@ def test_style_again(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("steps", [0, 1])
 def test_style_again_without_a_set_up(tmp_path: Path, again: str, steps: int) -> None:
-    """The cutoffs and lists would be those of the package before, or there is no package."""
+    """A new pair_style or package is refused with `run N pre no`, which skips the set-up."""
     write_data(tmp_path / "test.data", water(2))
     text = head(package("mace", "float64")) + "comm_modify cutoff 12.0\nfix nve all nve\n"
     text += "compute flux all mdcg/heat/flux\nthermo_style custom step pe c_flux[1]\nrun 0\n"
@@ -221,7 +221,7 @@ def test_style_again_without_a_set_up(tmp_path: Path, again: str, steps: int) ->
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_compute_pair(tmp_path: Path, ranks: int) -> None:
-    """Energy, seconds in exchanges, seconds in all, of all ranks."""
+    """compute pair gives the energy, and seconds of exchanges and of all work."""
     write_data(tmp_path / "test.data", water(3))
     text = head(package("mace", "float64")) + "compute t all pair mdcg\nfix nve all nve\n"
     text += "thermo_style custom step pe c_t c_t[1] c_t[2]\nthermo_modify format float %.17g\n"
@@ -259,7 +259,7 @@ def test_restrictions(tmp_path: Path, commands: str, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_tally_of_another_style(tmp_path: Path, ranks: int) -> None:
-    """Under hybrid/overlay too it is refused, until this style is left out by name."""
+    """A tally compute is refused under hybrid/overlay until pair_modify excludes mdcg."""
     write_data(tmp_path / "test.data", water(2))
     text = head(package("mace", "float64")).replace("mdcg\n", "hybrid/overlay mdcg lj/cut 4.0\n", 1)
     text = text.replace("pair_coeff * * ", "pair_coeff * * lj/cut 0.01 2.0\npair_coeff * * mdcg ")
@@ -293,7 +293,7 @@ def test_strain_of_atoms_alone(tmp_path: Path, ranks: int, skewed: bool) -> None
 
 
 def test_skin_that_grows(tmp_path: Path) -> None:
-    """Between runs: the list of a style of hybrid must grow as well."""
+    """A larger skin between runs also enlarges the list of a style under hybrid."""
     write_data(tmp_path / "test.data", water(3, seed=7))
     text = head(package("mace", "float64")).replace("mdcg", "hybrid/overlay mdcg lj/cut 3.0", 1)
     text = text.replace("* *", "* * lj/cut 0.0 1.0\npair_coeff * * mdcg", 1)
@@ -304,7 +304,7 @@ def test_skin_that_grows(tmp_path: Path) -> None:
 
 
 def test_one_level_of_respa(tmp_path: Path) -> None:
-    """All of the potential at one level is possible, as lammps_plugin/README.md says."""
+    """run_style respa with the whole potential at one level gives plain dynamics."""
     write_data(tmp_path / "test.data", water(2))
     text = head(package("mace", "float64")) + "thermo_style custom step pe\nfix nve all nve\n"
     text += "thermo_modify format float %.17g\nthermo 1\ntimestep 0.0004\n"
@@ -315,12 +315,12 @@ def test_one_level_of_respa(tmp_path: Path) -> None:
 
 
 def test_clear_and_other_packages(tmp_path: Path) -> None:
-    """One process, several instances: each gives what it gives alone."""
+    """Packages opened one after another in one process give the energies they give alone."""
     atoms = water(2, seed=16)
     write_data(tmp_path / "test.data", atoms)
     models = [package("mace", "float64"), package("nequip", "float32"), package("mace", "float32")]
     text = "clear\n".join(head(model) + THERMO + "run 0\n" for model in models)
-    text += f"pair_coeff * * {models[0]} H O\nrun 0\n"  # another package in the same instance
+    text += f"pair_coeff * * {models[0]} H O\nrun 0\n"  # a new package without clear
     output = run_input(tmp_path, text)
     for run, model in zip(output.runs, [*models, models[0]], strict=True):
         alone = single_point(tmp_path, atoms, model)
@@ -340,12 +340,12 @@ def test_said_once(tmp_path: Path) -> None:
     for part in (str(model), "2 ranks", "mace", "float32", "cpu", "2 threads", "kernels"):
         assert part in lines[0]
     assert ", made for total_charge=-1, " in lines[0]
-    assert "rank 1:" not in output.text  # it does not differ
+    assert "rank 1:" not in output.text  # settings of rank 1 are equal
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> None:
-    """A file of kernels runs where it is named, and code that a package came with never does."""
+    """Kernels run from a named file, and code inside a package never runs."""
     write_data(tmp_path / "test.data", water(2))
     model, mark = tmp_path / "planted.mdcg", tmp_path / "mark"
     plant(package("mace", "float64"), model, mark)
@@ -377,7 +377,7 @@ def test_kernels_of_a_file_and_code_in_a_package(tmp_path: Path, ranks: int) -> 
 def test_a_process_that_is_waited_for_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has begun to make the kernels, and does not end."""
+    """A process that hangs while it makes the kernels is named, and the run continues without."""
     write_data(tmp_path / "test.data", water(2))
     model = package("mace", "float64")
     changes = {"MDCG_CACHE_DIR": str(tmp_path / "cache"), "MDCG_COMPILE_TIMEOUT": "1"}
@@ -414,7 +414,7 @@ def test_potentials_folder(tmp_path: Path) -> None:
 
 
 def test_energy_is_conserved(tmp_path: Path) -> None:
-    """Fluctuations of the total energy shrink with the square of the time step."""
+    """Fluctuations of the total energy are proportional to the square of the time step."""
     atoms = ase.io.read(EXAMPLES / "data" / "water192.xyz")
     write_data(tmp_path / "test.data", atoms)
     spread = {}
@@ -438,9 +438,9 @@ run {count}
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_from_python(tmp_path: Path, ranks: int) -> None:
-    """LAMMPS as a library, in the environment of any user: two instances, and an error.
+    """The plugin works in LAMMPS as a Python library, for two instances and after an error.
 
-    The error leaves the process alive. The MPI library is not in the loader's path.
+    The MPI library is not in the loader's path.
     """
     if "mdcg" not in importlib.metadata.entry_points(group="lammps.plugins").names:
         pytest.skip("mdcg is not installed, only in the tree")

@@ -29,13 +29,13 @@ run 4
 """
 
 
-MODELS = [package("mace", "float64"), package("nequip", "float64")]  # of 2 and of 3 layers
+MODELS = [package("mace", "float64"), package("nequip", "float64")]  # with 2 and 3 layers
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(("units", "members"), [("metal", 1), ("real", 1), ("metal", 2)])
 def test_heat_flux(tmp_path: Path, ranks: int, units: str, members: int) -> None:
-    """That of ASE, during a run whose forces it does not change."""
+    """The heat flux of a run equals ASE's, and computing it does not change the trajectory."""
     atoms, models = water(2), MODELS[:members]
     write_data(tmp_path / "test.data", atoms)
     text = head(MODELS[0], units=units, before="comm_modify cutoff 15.0")
@@ -63,7 +63,7 @@ def test_heat_flux(tmp_path: Path, ranks: int, units: str, members: int) -> None
 
 
 def test_heat_flux_with_empty_ranks(tmp_path: Path) -> None:
-    """Ranks without atoms, and with atoms that are not of the group."""
+    """The heat flux does not depend on ranks without atoms, or without atoms of the group."""
     write_data(tmp_path / "test.data", molecule_in_a_corner())
     text = head(MODELS[0], boundary="f f f", before="comm_modify cutoff 15.0\nprocessors 4 1 1")
     one, four = (

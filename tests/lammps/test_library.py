@@ -1,4 +1,4 @@
-"""What the plugin asks of libmdcg.so and of LAMMPS, and what it says where one has it not."""
+"""Functions that the plugin needs of libmdcg.so and LAMMPS, and errors if they are missing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_missing_function(tmp_path: Path, missing: str) -> None:
 
 
 def test_lammps_without_its_c_interface(tmp_path: Path) -> None:
-    """A program that has all that the plugin links to, and no functions to ask."""
+    """The plugin is refused with a reason by a LAMMPS that does not export its C interface."""
     plugin = build(find_lammps())
     listed = subprocess.run(
         ["nm", "-D", "--undefined-only", str(plugin)], capture_output=True, text=True, check=True
@@ -132,7 +132,7 @@ class Info(ctypes.Structure):
     ]
 
 
-# Components of what is exchanged before each layer but the first; 16 channels of MACE, 8 of NequIP.
+# Components exchanged before each layer but the first; MACE has 16 channels, NequIP 8.
 EXCHANGED = {"mace": [1 + 3], "nequip": [1 + 3 + 5, 1 + 3 + 3 + 5 + 5]}
 
 
@@ -156,7 +156,7 @@ def test_rows_that_are_announced(name: str, dtype: str, item: int) -> None:
     library.mdcg_close(model)
 
 
-# Writes down each row that is exchanged and each package that is opened from a file. All other
+# Logs each exchanged row and each package opened from a file. All other
 # functions are those of libmdcg.so, which it is linked to.
 SPY = r"""
 #define _GNU_SOURCE
@@ -229,9 +229,9 @@ def test_ranks_with_different_libraries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("float64", 8)])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, ranks: int) -> None:
-    """Features before all layers but the first, their gradients back, each in its own width.
+    """Ranks exchange features before each layer but the first, and their gradients, per width.
 
-    However many images of an atom there are, a rank gets it once, or has it.
+    A rank receives one row per atom, for any number of its periodic images.
     """
     atoms = water(2)
     write_data(tmp_path / "test.data", atoms)
@@ -254,7 +254,7 @@ def test_rows_that_travel(tmp_path: Path, name: str, dtype: str, item: int, rank
 
 
 def test_a_package_is_read_once(tmp_path: Path) -> None:
-    """Its network and its dispersion are those of one file, also while it is replaced."""
+    """Each rank opens a package once for both its network and its dispersion."""
     write_data(tmp_path / "test.data", water(1))
     text = head(package("nequip", "float64"), settings="dispersion pbe") + "run 0\n"
     run_input(tmp_path, text, env=spying(tmp_path), ranks=2)
@@ -282,7 +282,7 @@ print(run.get_thermo("pe") == before)
 
 
 def test_errors_in_a_program_that_goes_on(tmp_path: Path) -> None:
-    """Where errors of LAMMPS are exceptions, what was refused is not half taken."""
+    """After an error that is an exception, a refused command has changed nothing."""
     write_data(tmp_path / "test.data", water(1))
     model = package("mace", "float64")
     done = subprocess.run(

@@ -17,7 +17,7 @@ from .lmp import BAR, Output, head, package, reference, run_input, same, water, 
 BOLTZMANN = 8.617343e-5  # LAMMPS' own, units metal, eV/K
 TEMPERATURE = 1000.0
 DISPERSION = "dispersion pbe dispersion_cutoff 8"
-CONTROL = "pair_style lj/cut 5.0\npair_coeff * * 0.0 1.0\n"  # without any energy
+CONTROL = "pair_style lj/cut 5.0\npair_coeff * * 0.0 1.0\n"  # zero energy
 
 
 def bound(folder: Path, energy: float = -20.0) -> Path:
@@ -76,7 +76,7 @@ def atoms_of_a_gas(folder: Path, pair: str, energy: float, ranks: int) -> Output
 @pytest.mark.parametrize("settings", ["", DISPERSION], ids=["", "dispersion"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_gas_of_atoms(tmp_path: Path, ranks: int, settings: str) -> None:
-    """An ideal gas, whose every move is taken or not as in one without energies."""
+    """fix gcmc accepts the same moves of atoms as in an ideal gas of zero energy."""
     model = bound(tmp_path)
     energy = energy_of(model, Atoms("O"))
     assert energy < -20.0
@@ -108,7 +108,7 @@ Types
 
 @pytest.mark.parametrize("settings", ["", DISPERSION], ids=["", "dispersion"])
 def test_gas_of_molecules(tmp_path: Path, settings: str) -> None:
-    """Water, exchanged, shifted and turned; LAMMPS can do so on one rank alone."""
+    """fix gcmc accepts the same moves of molecules as in an ideal gas; LAMMPS allows one rank."""
     model = bound(tmp_path)
     (tmp_path / "water.txt").write_text("water\n" + WATER)
     molecule = Atoms("OHH", [[0, 0, 0], [0.757, 0.586, 0], [-0.757, 0.586, 0]])
@@ -134,7 +134,7 @@ def test_gas_of_molecules(tmp_path: Path, settings: str) -> None:
 @pytest.mark.parametrize("settings", ["", DISPERSION], ids=["", "dispersion"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_pairs_of_ions(tmp_path: Path, ranks: int, settings: str) -> None:
-    """fix charge/regulation, which hides a cation and an anion at once."""
+    """fix charge/regulation accepts the same moves of ion pairs as in an ideal gas."""
     model = bound(tmp_path)
 
     def run(pair: str, energy: float) -> Output:
@@ -181,7 +181,7 @@ def check_an_atom_of_a_liquid(
     write_data(folder / "test.data", atoms)
     options = {"dispersion": "pbe", "dispersion_cutoff": 8.0} if DISPERSION in settings else {}
     whole, less = (reference(a, model, **options)["energy"] for a in (atoms, atoms[1:]))
-    for margin in (0.02, -0.02):  # eV: a part of an atom's energy, and 23 kT
+    for margin in (0.02, -0.02):  # eV, which is 23 kT
         fugacity = math.exp((whole - less + margin) / (BOLTZMANN * 10.0)) / atoms.get_volume()
         text = head(model, settings=settings) + "group one id 1\n"
         text += "fix mc one gcmc 1 1 0 2 4711 10.0 0 0 min 0 max 1 full_energy pressure "

@@ -55,7 +55,7 @@ def test_grids(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "all_ranks"), [("mace", (2, 8)), ("nequip", (3, 4))])
 def test_hundred_steps(tmp_path: Path, name: str, all_ranks: tuple[int, ...]) -> None:
-    """Also where every atom and every image is at the same place in the end."""
+    """A run of 100 steps ends at the same positions and velocities on any number of ranks."""
     write_data(tmp_path / "test.data", water(2, seed=7))
     last = "write_dump all custom out.dump id xu yu zu vx vy vz modify sort id format float %.17g\n"
     text = head(package(name, "float64")) + NVE + "run 100\n" + last
@@ -73,7 +73,7 @@ def test_hundred_steps(tmp_path: Path, name: str, all_ranks: tuple[int, ...]) ->
 @pytest.mark.parametrize("grid", ["4 1 1", "2 2 1"])
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_empty_ranks(tmp_path: Path, name: str, grid: str) -> None:
-    """A molecule in a corner: most ranks have no atoms, one has ghosts alone, some have nothing."""
+    """Results equal ASE's if some ranks have only ghosts or nothing."""
     atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
     model = package(name, "float64")
@@ -82,7 +82,7 @@ def test_empty_ranks(tmp_path: Path, name: str, grid: str) -> None:
 
 
 def test_atoms_without_neighbours_on_one_rank(tmp_path: Path) -> None:
-    """One rank has atoms and no edges, the other both."""
+    """Results equal ASE's if one rank has atoms without neighbours."""
     atoms = Atoms("OHHOO", [[1, 1, 1], [1.9, 1, 1], [1, 2, 1], [18, 5, 5], [15, 12, 12]])
     atoms.set_cell([24.0] * 3)
     write_data(tmp_path / "test.data", atoms)
@@ -92,7 +92,7 @@ def test_atoms_without_neighbours_on_one_rank(tmp_path: Path) -> None:
 
 
 def test_atoms_move_between_ranks(tmp_path: Path) -> None:
-    """Hot atoms with frequent new lists, and a grid of ranks that is balanced."""
+    """Atoms that change ranks during load balancing keep the trajectory of one rank."""
     write_data(tmp_path / "test.data", water(3, seed=9))
     moves = "neighbor 0.3 bin\nneigh_modify every 1 delay 0 check yes\n"
     text = head(package("mace", "float64")) + NVE + moves
@@ -153,7 +153,7 @@ ENERGY = "thermo_style custom step pe\nthermo_modify format float %.17g\n"
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_restart_names_the_package(tmp_path: Path, ranks: int) -> None:
-    """Settings and packages come back with it; others are refused until the style is none."""
+    """A restart restores packages and settings; others are refused until `pair_style none`."""
     write_data(tmp_path / "test.data", water(2, seed=13))
     model, other = package("mace", "float64"), package("nequip", "float64")
     text = head(model).replace("mdcg\n", "mdcg committee first threads 1\n", 1)
@@ -184,7 +184,7 @@ def test_restart_names_the_package(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_restart_names_no_code(tmp_path: Path, ranks: int) -> None:
-    """Older ones name files of kernels, and any may hold names that a terminal would act on."""
+    """Kernels named in a restart file do not run, and control characters are escaped."""
     write_data(tmp_path / "test.data", water(1))
     (tmp_path / "water.mdcg").symlink_to(package("mace", "float64"))
     text = head(Path("water.mdcg"), settings="kernels generated")
@@ -214,7 +214,7 @@ def test_restart_names_no_code(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_labels_and_units(tmp_path: Path, ranks: int) -> None:
-    """Types by their labels, in units metal and real."""
+    """Elements may be given by type labels, in units metal and real."""
     atoms, model = water(2, seed=14), package("nequip", "float64")
     write_data(tmp_path / "test.data", atoms)
     want = reference(atoms, model)["energy"]
@@ -237,7 +237,7 @@ def test_labels_and_units(tmp_path: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_deposit(tmp_path: Path, ranks: int) -> None:
-    """Atoms that come during a run."""
+    """Atoms that fix deposit adds during a run get the energy that ASE finds."""
     atoms, model = water(2, seed=15), package("mace", "float64")
     atoms.positions[:, 2] += 1.0
     atoms.set_cell([*atoms.cell.lengths()[:2], 14.0])
@@ -274,7 +274,7 @@ neb 0.0 0.01 10 5 5 final end.txt
 
 @pytest.mark.parametrize("command", REPLICAS)
 def test_partitions(tmp_path: Path, command: str) -> None:
-    """Replicas on one rank each and on two."""
+    """Replicas of NEB and tempering give the same results on one rank each and on two."""
     atoms, model, count = water(2, seed=16), package("mace", "float64"), 2
     write_data(tmp_path / "test.data", atoms)
     end = atoms.copy()

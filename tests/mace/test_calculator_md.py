@@ -16,7 +16,7 @@ from mdcg.patch import load_model
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "examples" / "data" / "water.model"
 STEPS = 1000
-COMPARED = 300  # steps of the original too, which takes most of the time
+COMPARED = 300  # steps that the original model runs too; it takes most of the time
 TIMESTEP = 0.5  # fs
 
 

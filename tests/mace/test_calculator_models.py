@@ -80,7 +80,7 @@ def test_heads() -> None:
 
 
 def test_heads_under_another_default_type() -> None:
-    """mace makes masks of heads in torch's default."""
+    """Forces of a head do not depend on torch's default type, in which mace makes head masks."""
     model = random_model(heads=["pbe", "r2scan"], max_ell=1).float()
     patch_model(model)
     water = clusters()[1]
@@ -92,7 +92,7 @@ def test_heads_under_another_default_type() -> None:
 
 @pytest.mark.parametrize("pair_repulsion", [True, False])
 def test_nuclear_charges_are_multiplied_in_the_type_of_the_model(pair_repulsion: bool) -> None:
-    """mace multiplies them in torch's default."""
+    """Forces do not depend on torch's default type, in which mace multiplies nuclear charges."""
     model = random_model(pair_repulsion=pair_repulsion)
     patch_model(model)
     atoms = Atoms("OH2", [[0, 0, 0], [0.6, 0, 0], [0, 0.55, 0]])
@@ -104,7 +104,7 @@ def test_nuclear_charges_are_multiplied_in_the_type_of_the_model(pair_repulsion:
 
 
 def test_threads_with_models_of_two_types() -> None:
-    """The default is one for all threads."""
+    """Models of two types give exact results in threads, which share torch's default type."""
     models = [random_model(pair_repulsion=True).to(t) for t in (torch.float32, torch.float64)]
     atoms = Atoms("OH2", [[0, 0, 0], [0.6, 0, 0], [0, 0.55, 0]])
     want = [MDCGCalculator(model).get_forces(atoms) for model in models]
@@ -123,7 +123,7 @@ def test_threads_with_models_of_two_types() -> None:
 
 
 def test_modes_of_torch() -> None:
-    """What is kept from a call in one of them serves the next one in none."""
+    """Values cached under inference_mode or no_grad can be used by later calls outside of it."""
     model = random_model()
     patch_model(model)
     atoms = clusters()[1]
@@ -162,7 +162,7 @@ def test_charge_and_spin_are_passed_on() -> None:
 
 
 def test_energy_that_is_no_sum_over_atoms() -> None:
-    """A readout of the embedding adds to the total, and MACE gives it to no atom."""
+    """Energies of atoms are refused if an embedding readout adds to the total energy only."""
     spec = {"type": "categorical", "per": "graph", "num_classes": 7, "emb_dim": 4, "offset": 3}
     specs = {"total_charge": spec}
     model = random_model(embedding_specs=specs, use_embedding_readout=True)
@@ -177,7 +177,7 @@ def test_energy_that_is_no_sum_over_atoms() -> None:
 
 
 def test_float32_energies_keep_their_digits() -> None:
-    """In float32 a sum with large energies of isolated atoms would lose what MD needs."""
+    """Energies of float32 models keep their digits beside large energies of isolated atoms."""
     model = random_model(atomic_energies=np.array([[-2000.0, -2040.0, -45000.0]]))
     atoms = bulk("Cu", cubic=True) * (2, 2, 1)
     atoms.rattle(0.05, seed=3)
@@ -206,7 +206,7 @@ def test_bad_models(tmp_path: Path) -> None:
 
 
 def test_a_loaded_model_runs_as_it_is_given(caplog: pytest.LogCaptureFixture) -> None:
-    """An unpatched one is not accelerated, which is said once, and not again of copies."""
+    """A loaded model is not patched by the calculator, which warns once and not for copies."""
     model, atoms = random_model(), clusters()[1]
     with caplog.at_level(logging.WARNING, logger="mdcg"):
         calc = MDCGCalculator(model)

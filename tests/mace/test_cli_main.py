@@ -49,7 +49,7 @@ def test_environment_survives_everything(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_environment_of_the_sources() -> None:
-    """Where there is no compiled core, one line says so, and the others that they need it."""
+    """Without the compiled core, env says so once and reports other values as unknown."""
     sources = Path(__file__).resolve().parents[2]
     if list((sources / "mdcg").glob("_core*.so")):
         pytest.skip("the sources are installed in place")
@@ -80,7 +80,7 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
     folder = tmp_path / mdcg.__version__ / "x86-64" / "abc"
     folder.mkdir(parents=True)
     (folder / "kernel.so").write_bytes(bytes(2_000_000))
-    (folder / "kernel.sha256").touch()  # written last: without it nothing is there to be found
+    (folder / "kernel.sha256").touch()  # marks a complete entry
     assert main(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / mdcg.__version__}\n"
     assert main(["cache", "size"]) == 0
@@ -96,7 +96,7 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_cache_that_keeps_nothing(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No command says that something is there which is gone when the command has ended."""
+    """Commands that write to the cache fail with the reason if the cache cannot be used."""
     (tmp_path / "file").touch()
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
@@ -120,7 +120,7 @@ def test_a_cache_that_keeps_nothing(
 
 
 def test_no_folder_can_be_written() -> None:
-    """Neither the cache nor the folder of temporary files."""
+    """Commands end with one line if neither the cache nor the temporary folder is writable."""
     nowhere = {"MDCG_CACHE_DIR": "/proc/nope", "TMPDIR": "/proc/nope"}
     package = str(DATA / "mace_water_float32.mdcg")
     for command in (["kernels", package, "--target", "native"], ["lammps"]):

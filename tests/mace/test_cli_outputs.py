@@ -103,7 +103,7 @@ def test_all_that_is_wrong_is_said_at_once(water: Path, tmp_path: Path, capsys: 
 def test_two_runs_at_once(
     taken: str, water: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second to finish overwrites nothing, unless it is told to."""
+    """A file that another process writes during the run is overwritten only with --force."""
     check = mdcg.patch.verify_patch
 
     def meanwhile(*args: Any, **options: Any) -> Any:
@@ -121,9 +121,9 @@ def test_two_runs_at_once(
 
 @pytest.mark.parametrize("name", ["a.model", "a.mdcg"])
 def test_full_disk(name: str, water: Path, tmp_path: Path, capsys: Any) -> None:
-    """No file may grow beyond a limit, which stands for a disk without space."""
+    """A full disk, here a limit on file sizes, leaves the old output unchanged."""
     arguments = [str(water), "-o", str(tmp_path / name), "--no-verify", "--force"]
-    assert main(arguments) == 0  # kernels are in the cache
+    assert main(arguments) == 0  # also fills the kernel cache
     before = (tmp_path / name).read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
@@ -156,7 +156,7 @@ def test_bad_outputs(output: str, message: str, water: Path, tmp_path: Path, cap
 
 
 def test_links_stay(water: Path, tmp_path: Path) -> None:
-    """Of a link, the file that it names is written, as by cp."""
+    """An output that is a symbolic link stays one, and its target is written."""
     link, target = tmp_path / "link.model", tmp_path / "target.model"
     link.symlink_to(target)
     target.write_text("old")
@@ -194,7 +194,7 @@ def test_a_terminal_acts_on_no_name(water: Path, tmp_path: Path, capsys: Any) ->
 
 @pytest.mark.parametrize("suffix", [".model", ".mdcg"])
 def test_long_names(suffix: str, water: Path, tmp_path: Path, capsys: Any) -> None:
-    """The report has the longest name that a file system takes, or one byte more."""
+    """A report name of 255 bytes is written, and a longer one is refused before any output."""
     stem = "a" + "é" * 100 + "a" * (42 - len(suffix))
     name = f"{stem}{suffix}"
     assert main([str(water), "-o", str(tmp_path / name), "--no-verify", "-q"]) == 0
@@ -211,7 +211,7 @@ def test_long_names(suffix: str, water: Path, tmp_path: Path, capsys: Any) -> No
 
 
 def test_folder_that_cannot_be_written(water: Path, capsys: Any) -> None:
-    """/proc takes no files, not even from root."""
+    """A folder that cannot be written, here /proc, is named in the error."""
     assert main([str(water), "-o", "/proc/a.model", "--no-verify"]) == 2
     assert "cannot write in /proc" in capsys.readouterr().err
 
@@ -231,7 +231,7 @@ def test_a_signal_leaves_nothing(name: str, water: Path, tmp_path: Path) -> None
     code = (
         "import os, signal, sys, time, mdcg.patch\n"
         "from mdcg.cli.patch import main\n"
-        # not ignored, as processes that nohup has started inherit it
+        # processes started by nohup inherit ignored signals, so the handler is set here
         f"signal.signal(signal.{name}, signal.{handler})\n"
         "def stop(*args, **options):\n"
         f"    os.kill(os.getpid(), signal.{name})\n"

@@ -99,7 +99,7 @@ def steep_model() -> torch.nn.Module:
 
 
 def test_no_output_of_a_table_is_worse_than_single_precision(tmp_path: Path) -> None:
-    """On short and stretched pairs, too."""
+    """Errors of tables are below twice the original's own float32 error, also for odd pairs."""
     model = steep_model()
     convert_model(model, ConversionOptions(dtype="float32")).save(tmp_path / "steep.mdcg")
     check = verify_package(tmp_path / "steep.mdcg", model, kernels="generic")
@@ -173,7 +173,7 @@ def test_wrong_arguments(water: Path, tmp_path: Path, capsys: Any) -> None:
 def test_machine_code_for_devices(
     checkpoint: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a device here; of layers that packages in tests/data do not have."""
+    """Kernels of density layers are compiled for named devices on a machine without one."""
     output, source = tmp_path / "out.mdcg", checkpoint("mace_alloy_density_e3nn044.model")
     arguments = [str(source), "-o", str(output), "--no-verify", "--precision", "fp32"]
     assert main([*arguments, "--bundle", "sm_80,sm_90,sm_100"]) == 0
@@ -182,7 +182,7 @@ def test_machine_code_for_devices(
     assert Package.open(output).dtype == "float32"
     counts = codes_of(kernels)
     each = counts["sm_80"]
-    # gemm_warpgroup.cuh is for sm_90 and float32 alone
+    # gemm_warpgroup.cuh is compiled only for sm_90 and float32
     assert counts == {"sm_80": each, "sm_90": each + 1, "sm_100": each}
     monkeypatch.setenv("MDCG_NVRTC_LIB", "/nonexistent/libnvrtc.so")
     find_nvrtc.cache_clear()
@@ -202,7 +202,7 @@ def test_machine_code_for_devices(
 def test_machine_code_of_public_checkpoints(
     name: str, dtype: str, target: str, public_checkpoint: Any, tmp_path: Path
 ) -> None:
-    """Each for one kind of device, and each kind in turn."""
+    """Each published checkpoint can be compiled for one kind of device."""
     output = tmp_path / "out.mdcg"
     arguments = [str(public_checkpoint(name)), "-o", str(output), "--no-verify", "-q"]
     assert main([*arguments, "--precision", dtype, "--bundle", target]) == 0
@@ -271,7 +271,7 @@ def test_a_wrong_package_is_not_written(
 
 
 def test_forces_that_the_original_has_wrong(tmp_path: Path, capsys: Any) -> None:
-    """torch gives Chebyshev polynomials a derivative of zero, and mace's forces lack it."""
+    """A Chebyshev model converts with a note: torch gives its radial functions no derivative."""
     path = tmp_path / "chebyshev.model"
     torch.save(build_model(radial_type="chebyshev", r_max=1.5), path)
     assert main([str(path), "-o", str(tmp_path / "a.mdcg")]) == 0
@@ -283,7 +283,7 @@ def test_forces_that_the_original_has_wrong(tmp_path: Path, capsys: Any) -> None
     assert check["note"] in text
     assert {row["quantity"] for row in check["deviations"]} == {"energy", "forces", "stress"}
     own = load_model(path)
-    own.radial_embedding.bessel_fn.__class__.__name__ = "OfMace"  # as if it had its derivative
+    own.radial_embedding.bessel_fn.__class__.__name__ = "OfMace"  # hides the class from mdcg
     try:
         assert not verify_package(tmp_path / "a.mdcg", own).passed
     finally:

@@ -249,7 +249,7 @@ def test_several_heads(heads_file: Path, tmp_path: Path, capsys: Any) -> None:
     model = load_model(output)
     assert model.heads == ["low", "high"]
     assert model_info(model).head_index(None) == 1
-    # the default of the output serves as head when that is patched again
+    # patching the output again keeps its default head
     assert main([str(output), "-o", str(tmp_path / "again.model")]) == 0
     assert model_info(load_model(tmp_path / "again.model")).default_head == "high"
 
@@ -332,7 +332,7 @@ def test_unsupported_layers(build: Any, tmp_path: Path, capsys: Any) -> None:
     result = json.loads(capsys.readouterr().out)
     assert result["supported"]["patching in place"] is False
     assert result["reasons"]["patching in place"] == reason
-    # half of such a model cannot run: its second block calls e3nn with four arguments
+    # A partly patched model of this kind cannot run: its second block passes e3nn four arguments.
     assert main([str(path), "-o", str(output), "--allow-partial"]) == 3
     assert listing(tmp_path) == ["odd.model"]
     assert main([str(path), "-o", str(output), "--allow-partial", "--no-verify"]) == 0

@@ -70,7 +70,7 @@ def test_results_are_those_of_the_model(kind: str, dtype: str, build: Any, tmp_p
     for atoms, together in zip(images, batch, strict=True):
         atoms.calc = original
         want = atoms.get_dipole_moment()
-        if "Qs" in atoms.arrays:  # which that calculator names, and does not read
+        if "Qs" in atoms.arrays:  # MACE's calculator declares these charges and does not read them
             given = (torch.tensor(atoms.arrays[name]) for name in ("Qs", "positions"))
             whole = torch.zeros(len(atoms), dtype=torch.int64)
             want = want + compute_fixed_charge_dipole(*given, whole, 1).numpy()[0]

@@ -93,7 +93,7 @@ def systems(rng: np.random.Generator) -> dict[str, Atoms]:
 
 
 def test_the_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Network and dispersion are those of one file, also where it is replaced in between."""
+    """Network and dispersion come from one read of the file, even if it is replaced meanwhile."""
     path = Path(bare(tmp_path / "pbe.mdcg"))
     open_model = _core.Model
 
@@ -141,7 +141,7 @@ def test_functionals(
 
 
 def test_a_shorter_cutoff(package: str, rng: np.random.Generator) -> None:
-    """Coordination numbers keep their own."""
+    """A shorter dispersion cutoff does not change the cutoff of the coordination numbers."""
     atoms = mixture(rng, 30, 14.0, False)
     atoms.calc = calculator(package, dispersion_cutoff=9.0 * BOHR)
     energy, forces, _ = reference(atoms, "bj", cutoff=9.0)
@@ -151,7 +151,7 @@ def test_a_shorter_cutoff(package: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("damping", ["bj", "zero"])
 def test_derivatives(package: str, damping: str, rng: np.random.Generator) -> None:
-    """Finite differences; no pair crosses the cutoff on the way."""
+    """Forces and stress equal finite differences of the energy."""
     atoms = mixture(rng, 5, 30.0, False)
     atoms.positions /= 3
     atoms.pbc = True
@@ -190,7 +190,7 @@ def test_batch(package: str, rng: np.random.Generator) -> None:
 
 
 def test_beside_a_model(water: Path, tmp_path: Path, capsys: Any) -> None:
-    """Dispersion is added to model and committee, --info tells of it, and models stay as before."""
+    """Dispersion is stored on conversion, shown by --info, and added only where it is requested."""
     output = tmp_path / "water.mdcg"
     assert main([str(water), "-o", str(output), "--dispersion", "PBE"]) == 0
     assert "D3 dispersion of PBE" in capsys.readouterr().out
@@ -226,7 +226,7 @@ def test_beside_a_model(water: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_named_kernels_and_copies(package: str, tmp_path: Path) -> None:
-    """A file of kernels, which is that of the whole package, and pickled calculators."""
+    """Kernels from a named file give the same forces, also in a pickled calculator."""
     kernels = tmp_path / "d3.mdcg-kernels"
     kernels.write_bytes(compile_kernels(Path(package), ["native"]))
     atoms = molecule("CH3CH2OH")

@@ -95,7 +95,7 @@ def test_water_md(
     for part in ("192 atoms, 7 steps of 0.5 fs", "times as fast", "meV/atom/ps", "ase gui"):
         assert part in printed
     assert (tmp_path / "first" / "water_rdf.png").read_bytes().startswith(b"\x89PNG")
-    # curves that agree are told apart by lines and markers, at different points
+    # Curves that coincide differ in line style or marker.
     for axes in figures[0].axes:
         shown = {(line.get_linestyle(), line.get_marker()) for line in axes.lines[:3]}
         assert shown == {("-", "None"), ("None", "o"), ("None", "x")}
@@ -106,7 +106,7 @@ def test_water_md(
         assert results[name]["max_force_difference"] < 1e-10
         assert results[name]["max_distance"] < 1e-10
         ratio = results[name]["speedup"]
-        assert ratio is None or ratio > 0  # there is none where the machine is busy
+        assert ratio is None or ratio > 0  # no speedup is given on a busy machine
     assert results["original"]["ms_per_step"] > 0
     assert len(frames[0]) == 3
     for one, other in zip(*frames, strict=True):
@@ -132,7 +132,7 @@ def test_water_md_refuses(water_md: ModuleType, patched: Path, tmp_path: Path) -
 
 
 def test_radial_distribution_of_an_ideal_lattice(water_md: ModuleType) -> None:
-    """64 oxygens on a cubic lattice: six neighbours in the first shell."""
+    """The RDF of a cubic lattice of oxygen atoms has six neighbours in the first shell."""
     spacing = 3.2
     atoms = ase.Atoms("O", cell=[spacing] * 3, pbc=True) * (4, 4, 4)
     r, g = water_md.oxygen_rdf([atoms, atoms])
@@ -159,7 +159,7 @@ def numbers_after(label: str, printed: str) -> np.ndarray:
 
 
 def test_phonons(capsys: pytest.CaptureFixture[str]) -> None:
-    """The frequencies are those of the exact second derivatives that MACE computes."""
+    """Phonon frequencies equal those of MACE's exact second derivatives."""
     import_mace()
     from mace.calculators import MACECalculator
 
@@ -174,9 +174,9 @@ def test_phonons(capsys: pytest.CaptureFixture[str]) -> None:
     at_zero = numbers_after("Hessian", printed)
     assert np.abs(at_zero[:3]).max() < 0.5
     assert expected.min() > 300.0
-    np.testing.assert_allclose(at_zero[3:], expected, rtol=0, atol=0.2)  # of the last relaxation
+    np.testing.assert_allclose(at_zero[3:], expected, rtol=0, atol=0.2)  # left by the relaxation
     np.testing.assert_allclose(numbers_after("G", printed), at_zero, rtol=0, atol=0.5)
-    # bands of molecules move little over the zone, and a stable crystal has no imaginary ones
+    # Bands of molecules are nearly flat, and a stable crystal has no imaginary frequencies.
     lowest = numbers_after("N", printed)[0]
     assert lowest > 10.0
     zero_point = numbers_after("zero-point energy", printed)
@@ -185,7 +185,7 @@ def test_phonons(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_neb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One calculator for each image or for all, and energies that are those of the checkpoint."""
+    """NEB with one calculator per image or a shared one gives the checkpoint's energies."""
     found = []
     for options in ([], ["--shared"]):
         example("neb").main(["--out", str(tmp_path), *options])
@@ -267,7 +267,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_convert_models(tmp_path: Path) -> None:
-    """One row for each file, also for those that cannot be converted; in the clone."""
+    """The script prints one row per file, with the reason for a file that cannot be converted."""
     first, second = sorted(DATA.glob("mace_*_e3nn044.model"))
     models = [f"water={second}", str(first), "none=no.model", str(EXAMPLES / "README.md")]
     done = subprocess.run(
@@ -316,7 +316,7 @@ def test_quickstart_without_compiler(bare_path: Path) -> None:
 
 
 def test_quickstart_without_venv(bare_path: Path, tmp_path: Path) -> None:
-    """Debian's python3 has no ensurepip until python3-venv is installed."""
+    """The quickstart names python3-venv if Debian's python3 has no ensurepip."""
     (bare_path / "python3").unlink()
     (bare_path / "python3").write_text(
         '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1 ;; esac\nexec ' + sys.executable + ' "$@"\n'

@@ -42,7 +42,7 @@ def run(folder: Path, client: str) -> subprocess.CompletedProcess[str]:
     assert (Path(sys.prefix) / "bin" / "i-pi").is_file(), "i-PI is in the group test"
     scripts = folder / "bin"
     scripts.mkdir(exist_ok=True)
-    # where mdcg is not installed, LAMMPS' launcher does not find its plugin by itself
+    # LAMMPS' launcher finds the plugin only if mdcg is installed
     (scripts / "lmp").write_text(f'#!/bin/sh\nexec {executable()} "$@"\n')
     (scripts / "lmp").chmod(0o755)
     env = environment() if client == "lammps" else dict(os.environ)
@@ -55,14 +55,14 @@ def run(folder: Path, client: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("client", ["ase", "lammps"])
 def test_clients(folder: Path, client: str) -> None:
-    """The first step has the energy of the structure; the next ones conserve theirs."""
-    for _ in range(2):  # results of the first run are in the way of the second
+    """The first step has ASE's potential energy, and later steps conserve the total energy."""
+    for _ in range(2):  # the second run starts beside the results of the first
         done = run(folder, client)
         assert done.returncode == 0, done.stdout + done.stderr
     columns = np.loadtxt(folder / "output" / "ipi.out").T
     atoms = read(EXAMPLES / "data" / "water192.xyz")
     atoms.calc = MDCGCalculator(EXAMPLES / "data" / "water.mdcg")
-    energy = atoms.get_potential_energy()  # of four beads that are still at one place
+    energy = atoms.get_potential_energy()  # all four beads are still at one place
     assert columns[5][0] == pytest.approx(energy, abs=1e-4)
     assert len(columns[0]) == 4
     assert np.ptp(columns[5]) > 0.05

@@ -73,7 +73,7 @@ def test_facts_of_a_model(checkpoint: Any) -> None:
 def test_energies_and_forces_of_the_trainings(
     name: str, checkpoint: Any, evaluate: Any, data_dir: Path
 ) -> None:
-    """Numbers computed with mace itself when the checkpoints were made."""
+    """Patched checkpoints reproduce energies, forces and stress stored when they were trained."""
     model = load_model(checkpoint(name))
     patch_model(model)
     tolerance = 1e-9 if model_info(model).dtype == torch.float64 else 2e-4
@@ -105,7 +105,7 @@ def test_nothing_global_changes(checkpoint: Any) -> None:
 
 @pytest.mark.e3nn
 def test_first_import_of_mace_leaves_the_environment(checkpoint: Any) -> None:
-    """In a fresh process: mace is imported by mdcg, weights_only stays what it was."""
+    """Importing mace through mdcg changes no global state of torch, NumPy or the environment."""
     code = (
         "import os, sys, torch\n"
         "import numpy as np\n"
@@ -126,7 +126,7 @@ def test_first_import_of_mace_leaves_the_environment(checkpoint: Any) -> None:
 
 @pytest.mark.e3nn
 def test_threads(checkpoint: Any) -> None:
-    """Old and new pickles side by side, without disturbing each other."""
+    """Four threads can load one old checkpoint at once."""
     path, failures = checkpoint("mace_water_e3nn044.model"), []
 
     def work() -> None:
@@ -180,7 +180,7 @@ def as_from_a_gpu(code: Any) -> Any:
 
 @pytest.mark.e3nn
 def test_file_saved_on_a_gpu(checkpoint: Any, tmp_path: Path) -> None:
-    """e3nn itself cannot load its constants on a machine without GPU."""
+    """A file saved on a GPU loads without one, although e3nn alone cannot load its constants."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU, so that e3nn can load the file, too")
     from e3nn.util.codegen import CodeGenMixin
@@ -235,7 +235,7 @@ def test_untrusted_files_are_warned_of_once(
 
 
 class Evil:
-    """A pickle that would run code if anybody loaded it."""
+    """A pickle that would run code if it were loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("evil-was-here",)
@@ -350,7 +350,7 @@ def test_refusals(kind: str, make: Any, tmp_path: Path, monkeypatch: pytest.Monk
     [("f.model", True), ("f.pt", True), ("f.nequip.zip", True), ("f.model", False)],
 )
 def test_zip_files_that_unpack_to_much(name: str, honest: bool, tmp_path: Path) -> None:
-    """They are refused by the sizes in their directory, and are read up to these."""
+    """Zip files are refused by the sizes in their directory and are never read beyond these."""
     path = tmp_path / name
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         if "nequip" in name:
@@ -376,7 +376,7 @@ def test_real_torchscript_of_mace(build: Any, tmp_path: Path) -> None:
 
 @pytest.mark.e3nn
 def test_nequip_checkpoint(data_dir: Path) -> None:
-    """Where NequIP is missing, that is what the message says."""
+    """A NequIP checkpoint loads, or the error names the missing package."""
     path = data_dir / "nequip_water.ckpt"
     if importlib.util.find_spec("nequip") is None:
         with pytest.raises(MissingDependencyError, match=r"'nequip' is not installed: pip install"):
@@ -386,7 +386,7 @@ def test_nequip_checkpoint(data_dir: Path) -> None:
 
 
 class Visitor(torch.nn.Module):
-    """A class of a package that will not be there."""
+    """A class of a package that is missing when the file is loaded."""
 
 
 def test_missing_package(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,9 +196,9 @@ def places(charmm: Callable[..., Any]) -> np.ndarray:
 def test_proteins(
     charmm: Any, places: np.ndarray, organic: Path, platform: str, chosen: Any, rng: Any
 ) -> None:
-    """CHARMM36 with restraints and a bias loses the inside of the atoms, and gets the package."""
+    """The package replaces CHARMM36 among chosen atoms, beside restraints and a bias."""
     options: dict[str, Any] = {}
-    periodic = platform == "CPU"  # which refuses exclusions that differ between forces
+    periodic = platform == "CPU"  # the CPU platform refuses exclusions that differ between forces
     if periodic:
         options = {"nonbondedMethod": app.CutoffPeriodic, "nonbondedCutoff": 1.2}
     topology, system = charmm(**options)
@@ -285,7 +285,7 @@ def every_term(rng: Any, count: int) -> openmm.System:
 
 @pytest.mark.parametrize("sizes", [(4, 5), (6, 3), (9, 0)])
 def test_terms_of_every_class(organic: Path, sizes: tuple[int, int], rng: Any) -> None:
-    """Two packages, one after the other, take the place of all inside terms, in any order."""
+    """Two packages replace terms of every class among their atoms, in any order of atoms."""
     atoms = water(3, seed=5)[:9]
     atoms.symbols[:] = "HCNOHCNOH"
     atoms.pbc = False
@@ -328,7 +328,7 @@ def test_terms_that_are_switched_off_may_be_infinite() -> None:
 
 @pytest.mark.parametrize("molecules", [1, 2, 8])
 def test_virtual_sites_belong_to_their_atoms(molecules: int) -> None:
-    """The charges of TIP4P sit on sites that have no element and that no package sees."""
+    """Virtual sites of TIP4P follow their molecule: their inside terms are switched off, too."""
     atoms = water(2, seed=5)
     atoms.pbc = False
     field = app.ForceField("tip4pew.xml")
@@ -349,7 +349,7 @@ def test_virtual_sites_belong_to_their_atoms(molecules: int) -> None:
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("periodic", [True, False], ids=["box", "vacuum"])
 def test_whole_systems(platform: str, periodic: bool) -> None:
-    """A box of water, and a molecule in vacuum; what the system had is switched off."""
+    """A package for all atoms replaces every term of the system, periodic or in vacuum."""
     atoms = water(2 if periodic else 1, seed=3)
     atoms.pbc = periodic
     method = app.CutoffPeriodic if periodic else app.NoCutoff
@@ -388,7 +388,7 @@ def test_energy_is_conserved() -> None:
 
 @pytest.mark.parametrize("method", [app.NoCutoff, app.PME])
 def test_mechanical_embedding(method: Any) -> None:
-    """The package takes the place of what the molecules have among themselves, and of no more."""
+    """The package replaces only the interactions among the chosen molecules."""
     atoms = water(2, seed=5)
     atoms.cell *= 2
     atoms.pbc = method is app.PME
@@ -399,14 +399,14 @@ def test_mechanical_embedding(method: Any) -> None:
     mdcg.openmm.add_force(system, topology_of(atoms), MODEL, iter(chosen), threads=1)
     energy, forces = evaluate(system, atoms)
     want, want_forces = evaluate(molecular(atoms, **options), atoms)
-    # without images: with PME, exceptions take away the pair itself, and no image of it
+    # No images: with PME, exceptions remove only the nearest pair.
     part.pbc = False
     lost, lost_forces = evaluate(molecular(part, nonbondedMethod=app.NoCutoff), part)
     part.pbc = atoms.pbc
     part.calc = MDCGCalculator(MODEL)
     want += part.get_potential_energy() - lost
     want_forces[chosen] += part.get_forces() - lost_forces
-    limit = 1e-9 if method is app.NoCutoff else 1e-3  # that of PME and of the cutoff
+    limit = 1e-9 if method is app.NoCutoff else 1e-3  # the error of PME and of the cutoff
     assert abs(lost) > 20 * limit
     assert abs(energy - want) < limit
     np.testing.assert_allclose(forces, want_forces, rtol=0, atol=limit)
@@ -483,7 +483,7 @@ def of_python() -> openmm.PythonForce:
 
 @pytest.mark.parametrize("make", [drude, hydrogen_bonds, of_python, openmm.AmoebaMultipoleForce])
 def test_forces_that_act_between_the_atoms_are_refused(make: Callable[[], Any]) -> None:
-    """The same force stays where it has no term among the atoms."""
+    """Forces that cannot be switched off among the chosen atoms are refused."""
     box = water(2)
     for chosen in (range(3), range(3, 6)):
         system = bare(box)

@@ -56,7 +56,7 @@ def compare(
     largest = 0.0
     for system in verification_systems(package.atomic_numbers, package.r_max, seed=5):
         found = evaluate_package(package, system)
-        with default_dtype(torch.float64):  # mace multiplies integer tensors by numbers
+        with default_dtype(torch.float64):  # mace uses the default type
             outputs = evaluate_model(model, system, head=head)
         want = {name: value.detach() for name, value in outputs.items()}
         energy = float(want["energy"])
@@ -72,7 +72,7 @@ def compare(
         if system.periodic:
             volume = abs(np.linalg.det(complete_cell(system.cell, system.pbc)))
             assert float((-found.virial / volume - want["stress"]).abs().max()) <= 1e-10
-    assert largest > 1e-3 or not forces  # of nothing, anything is right
+    assert largest > 1e-3 or not forces  # vanishing forces would prove nothing
 
 
 @pytest.mark.e3nn
@@ -140,7 +140,7 @@ def test_settings(changes: dict[str, Any]) -> None:
 
 @pytest.mark.e3nn
 def test_signs_of_couplings() -> None:
-    # only degrees of 3 with an L above 0 show what e3nn's versions have different signs for
+    # Couplings whose sign depends on e3nn's version need max_ell 3 and hidden irreps with L > 0.
     model = build_model(RESIDUAL, max_ell=3, correlation=3, hidden_irreps=_irreps("3x0e+3x1o+3x2e"))
     compare(model, convert_model(model))
 
@@ -204,7 +204,7 @@ def test_some_of_the_elements() -> None:
 
 
 def test_chebyshev() -> None:
-    # torch differentiates these functions to zero: mace's own forces are no reference
+    # torch gives these functions a zero derivative, so mace's forces are no reference
     model = build_model(radial_type="chebyshev", r_max=1.5)
     package = convert_model(model)
     compare(model, package, forces=False)
@@ -305,7 +305,7 @@ def test_same_bytes(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
 
 
 def test_type_alone_leaves_no_layers() -> None:
-    # embedding, first linear and first skip connection are numbers by type
+    # embedding, first linear and first skip connection become constants by type
     package = convert_model(build_model(RESIDUAL))
     first = package.layers[0]
     assert first["type"] == "conv"
@@ -336,7 +336,7 @@ def test_other_models_are_refused(model_class: str, reason: str) -> None:
 def test_a_checkpoint_that_is_replaced_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest in the package is that of its model."""
+    """A checkpoint that changes while it is read is refused."""
     path = tmp_path / "a.model"
     torch.save(build_model(), path)
 
@@ -352,7 +352,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(
 
 @pytest.mark.parametrize("value", [float("nan"), 1e200])
 def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
-    """Of a model in memory, and where a network that is finite gives them."""
+    """Weights that are not finite, or that overflow when they are folded, are refused."""
     model: Any = build_model()
     model.interactions[1].conv_tp_weights.layer0.weight.data.fill_(value)
     model.interactions[1].conv_tp_weights.layer1.weight.data.fill_(value)

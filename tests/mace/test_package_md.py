@@ -61,7 +61,7 @@ def test_energy_is_conserved(
     for step in range(STEPS):
         dynamics.step()
         energies[step] = 1e3 * atoms.get_total_energy() / len(atoms)  # meV
-    # means of 125 fs, longer than what the total energy remembers of its fluctuations
+    # Means of 125 fs, longer than the correlation time of the total energy.
     means = energies.reshape(20, -1).mean(axis=1)
     times = (np.arange(20) + 0.5) * STEPS / 20 * TIMESTEP * 1e-3  # ps
     (drift, _), covariance = np.polyfit(times, means, 1, cov=True)
@@ -72,7 +72,7 @@ def test_energy_is_conserved(
     assert energies.std() < 0.05  # found: 0.021
     assert np.linalg.norm(atoms.positions - start.positions, axis=1).max() > 0.3, "nothing moves"
     lists = calc.neighbors.num_builds
-    if device == "cuda":  # which makes its own lists; steps between them are replayed
+    if device == "cuda":  # the device makes its own lists, and replays steps between them
         report = calc.report().packages[0]
         assert lists == 0
         lists = report["neighbor_lists_built"]

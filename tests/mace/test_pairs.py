@@ -62,7 +62,7 @@ def test_weights_that_depend_on_nodes_are_left_alone(build: Any) -> None:
 
 
 def test_parts_of_atoms_and_edges(build: Any, systems: Any, evaluate: Any, agree: Any) -> None:
-    """Virials of atoms are the same; of forces on edges, what both directions have in sum is."""
+    """Atomic virials agree, and edge forces agree summed over both directions of an edge."""
     model = build()
     system = systems(model)[0]
     options = {"compute_atomic_stresses": True, "compute_edge_forces": True}

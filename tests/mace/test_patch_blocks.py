@@ -43,7 +43,7 @@ def check(systems: Any, evaluate: Any, agree: Any) -> Callable[..., PatchReport]
         patched = copy.deepcopy(model)
         report = patch_model(patched)
         skips = [name for name, module in model.named_modules() if _mixes_species(name, module)]
-        # a convolution and a product each
+        # each layer has a convolution and a product
         assert len(report.patched) == 2 * layers + len(skips)
         assert report.complete
         for system in systems(model):
@@ -96,7 +96,7 @@ def test_block_in_single_precision(
 
 @pytest.mark.e3nn
 def test_high_degrees(build: Any, check: Any) -> None:
-    """max_ell 3, correlation 3, L 2 and few neighbours: where wrong constants show."""
+    """A model with max_ell 3, correlation 3 and L 2 agrees; wrong constants would show here."""
     from e3nn import o3
 
     check(
@@ -113,7 +113,7 @@ def test_high_degrees(build: Any, check: Any) -> None:
 def test_signs_of_3j_symbols_are_the_models_own(
     build: Any, check: Any, systems: Any, evaluate: Any
 ) -> None:
-    """The 3j symbols of (1,l,l) and the like change sign between e3nn 0.4 and 0.5."""
+    """Layers use the 3j signs in the model's buffers, which differ between e3nn 0.4 and 0.5."""
     from e3nn import o3
 
     model = build(
@@ -199,11 +199,11 @@ def test_lora(before: bool, build: Any, systems: Any, evaluate: Any, agree: Any)
     from mace.modules.lora import inject_LoRAs, merge_lora_weights
 
     plain = build()
-    if before:  # a fine-tuned model is patched
+    if before:  # patch a fine-tuned model
         inject_LoRAs(plain, rank=2)
     patched = copy.deepcopy(plain)
     patch_model(patched)
-    if not before:  # a patched model is fine-tuned
+    if not before:  # fine-tune a patched model
         for model in (plain, patched):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(5)
@@ -257,7 +257,7 @@ def polar(build: Any) -> torch.nn.Module:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_polar(device: str, dtype: torch.dtype, polar: torch.nn.Module) -> None:
-    """Charges and what follows from them, in crystals of either hand, a slab and a molecule."""
+    """A patched PolarMACE passes verification, including its charges and dipoles."""
     model = copy.deepcopy(polar).to(device, dtype)
     patched = copy.deepcopy(model)
     report = patch_model(patched)
@@ -270,13 +270,13 @@ def test_polar(device: str, dtype: torch.dtype, polar: torch.nn.Module) -> None:
     found = verify_patch(model, patched)
     assert found.passed, str(found)
     assert set(found.worst()) == {"energy", "forces", "stress", "charges", "dipole"}
-    assert len(found.deviations) == 32  # seven structures, of which three have no stress
+    assert len(found.deviations) == 32  # seven structures, three of them without stress
 
 
 @pytest.mark.e3nn
 @pytest.mark.parametrize("device", DEVICES)
 def test_polar_in_ase(device: str, polar: torch.nn.Module) -> None:
-    """Neutral and charged, with a field and without, as MACE's own calculator has it."""
+    """PolarMACE gives MACE's energies and forces, for any charge, spin and external field."""
     from mace.calculators import MACECalculator
 
     model = copy.deepcopy(polar).to(device)
@@ -287,7 +287,7 @@ def test_polar_in_ase(device: str, polar: torch.nn.Module) -> None:
     slab.pbc = (True, True, False)
     ion = molecule("OH")
     ion.info |= {"charge": -1, "spin": 1}
-    with default_dtype(torch.float64):  # which MACE uses for some of its constants
+    with default_dtype(torch.float64):  # MACE makes some constants in torch's default type
         options = {"device": device, "default_dtype": "float64", "model_type": "PolarMACE"}
         theirs = MACECalculator(models=[copy.deepcopy(polar)], **options)
         ours = MDCGCalculator(model)
@@ -302,7 +302,7 @@ def test_polar_in_ase(device: str, polar: torch.nn.Module) -> None:
 
 
 def test_autocast() -> None:
-    """Layers work in the model's own type, whatever autocast makes of their operands."""
+    """Under autocast, layers compute in the model's own type."""
     model = build_model(dtype=torch.float32)
     patch_model(model)
     products = [module for name, module in model.named_modules() if name.endswith("conv_tp")]

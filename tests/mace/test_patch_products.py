@@ -81,7 +81,7 @@ def assert_same(got: Tensors, want: Tensors, tolerance: float) -> None:
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
         assert a.shape == b.shape
-        # operands are of size 1, and so is the rounding of what vanishes
+        # Operands are of order 1, so values that vanish have rounding errors of that scale.
         scale = max(float(b.detach().abs().max()), 0.1) if b.numel() else 1.0
         error = float((a.detach() - b.detach()).abs().max()) / scale if b.numel() else 0.0
         assert error <= tolerance, f"relative error {error:.1e}"
@@ -122,7 +122,7 @@ def test_single_precision(name: str) -> None:
 
 
 def test_independent_polynomials_are_counted() -> None:
-    """8, 12 and 14 of third order instead of 23, 51 and 65 paths."""
+    """The fold keeps 8, 12 and 14 independent cubic polynomials of 23, 51 and 65 paths."""
     fold = fold_contraction(build_layer(*KINDS["max_ell 3"]))
     cubic = [0, 0, 0]
     for polynomial in fold.problem.polynomials:
@@ -134,13 +134,13 @@ def test_independent_polynomials_are_counted() -> None:
 
 
 def test_fewer_paths_than_usual() -> None:
-    """A file with reduced coupling tensors has other shapes and is read like any other."""
+    """A layer with reduced coupling tensors, as use_reduced_cg makes them, can be patched."""
     layer = build_layer(*KINDS["correlation 3"])
     for part in layer.contractions:
         for order in (2, 3):
             coupling = getattr(part, f"U_matrix_{order}")
             kept = coupling[..., ::2].clone()
-            if order == 3:  # not symmetric, and another dependent path
+            if order == 3:  # an asymmetric tensor, which adds a dependent path
                 kept = torch.cat([kept, kept[..., :1] - 2 * kept.flip(-1)[..., :1]], -1)
             part.register_buffer(f"U_matrix_{order}", kept)
             shape = list(part.weights_max.shape)
@@ -157,7 +157,7 @@ def test_fewer_paths_than_usual() -> None:
 
 
 def test_weights_are_read_at_every_call() -> None:
-    """Also where autograd does not see them change, as averages of weights do it."""
+    """Weights are read again at every call, even if they change without autograd's notice."""
     layer = build_layer(*KINDS["correlation 2"])
     fused = fuse(layer)
     x, y = operands(layer)
@@ -182,7 +182,7 @@ def test_coupling_tensors_of_another_file() -> None:
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_coupling_tensors_loaded_into_one_part(part: int) -> None:
-    """The layer above is not asked when a state is loaded into a part of it alone."""
+    """Coupling tensors that are loaded into one part of a layer are used by the next call."""
     layer = build_layer(*KINDS["correlation 2"])
     fused = fuse(layer)
     x, y = operands(layer)
@@ -195,7 +195,7 @@ def test_coupling_tensors_loaded_into_one_part(part: int) -> None:
     assert not torch.allclose(fused(x, y), before)
     text = fused._mdcg_fold
     fused(x, y)
-    assert fused._mdcg_fold is text  # read once
+    assert fused._mdcg_fold is text  # tensors are read only once
     MaceContraction("layer", fused).restore()
     assert not any(p._load_state_dict_post_hooks for p in fused.contractions)
     assert "_mdcg_loaded" not in fused.contractions[part].__dict__
@@ -203,7 +203,7 @@ def test_coupling_tensors_loaded_into_one_part(part: int) -> None:
 
 @pytest.mark.parametrize("first", [torch.float32, torch.float64])
 def test_dtype_may_change(first: torch.dtype) -> None:
-    """Buffers rounded to float32 and taken to float64 are what counts, to the last digit."""
+    """After a change of dtype the layer uses the rounded buffers, and refuses bfloat16."""
     layer = build_layer(*KINDS["correlation 3"], dtype=first)
     fused = fuse(layer)
     for dtype, tolerance in ((torch.float32, 2e-4), (torch.float64, 1e-12)):
@@ -281,7 +281,7 @@ def test_report(build: Any) -> None:
 def test_training_step_has_the_same_gradients(
     agnostic: bool, build: Any, systems: Any, evaluate: Any
 ) -> None:
-    """Gradients of a loss of energy and forces with respect to every parameter."""
+    """Gradients of a loss of energy, forces and stress agree for every parameter."""
     model = build(correlation=3, use_agnostic_product=agnostic)
     patched = copy.deepcopy(model)
     patch_model(patched)
@@ -300,7 +300,7 @@ def test_training_step_has_the_same_gradients(
 
 
 def test_hessian(build: Any, systems: Any, evaluate: Any) -> None:
-    """mace differentiates the forces by vmap over rows."""
+    """The Hessian agrees, which mace computes by vmap over the forces."""
     model = build(correlation=3)
     patched = copy.deepcopy(model)
     patch_model(patched)
@@ -331,7 +331,7 @@ def test_a_wrong_kernel_is_noticed(build: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
-    """The next call makes the fold again, in the layer and in copies of it."""
+    """A loaded state takes effect in the layer and in copies made before its next call."""
     layer = build_layer("3x0e+3x1o", "3x0e+3x1o", 2)
     fused = fuse(layer)
     fused.load_state_dict(layer.state_dict())
@@ -341,7 +341,7 @@ def test_a_copy_after_new_weights_were_loaded(build: Any) -> None:
 
 
 def test_skip_connection_with_gradients_in_the_attributes(build: Any) -> None:
-    """Attributes that need gradients are not grouped: that path is e3nn's own computation."""
+    """Derivatives agree with grouped attributes, and with attributes that need gradients."""
     model = build()
     stock = copy.deepcopy(model.interactions[1].skip_tp)
     patch_model(model)

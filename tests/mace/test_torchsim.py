@@ -85,7 +85,7 @@ def test_results_are_those_of_the_calculator(dtype: str, device: str) -> None:
 
 
 def test_open_directions_that_torchsim_drops() -> None:
-    """docs/usage/torchsim.md tells what to do as long as TorchSim reads slabs as molecules."""
+    """TorchSim still reads slabs as molecules, for which docs/usage/torchsim.md has a remedy."""
     slab = boxes(2)[1]
     slab.pbc = [True, True, False]
     state = ts.initialize_state([slab], torch.device("cpu"), torch.float64)
@@ -95,7 +95,7 @@ def test_open_directions_that_torchsim_drops() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pbc", [[True, True, False], [False, True, False]], ids=["slab", "wire"])
 def test_slabs_and_wires_have_a_stress(pbc: list[bool], device: str) -> None:
-    """It is the derivative of the energy by strain over the volume of the cell."""
+    """The stress of slabs and wires is the strain derivative of the energy over the cell volume."""
     path = package("mace", "float64")
     model = MDCGModel(path, device)
     atoms = boxes(2)[1]
@@ -110,7 +110,7 @@ def test_slabs_and_wires_have_a_stress(pbc: list[bool], device: str) -> None:
             image.set_cell(atoms.cell.array @ strain, scale_atoms=True)
             strained.append(image)
     state = state_of(strained, model)
-    state.pbc = pbc  # TorchSim 0.3.0 reads False
+    state.pbc = pbc  # TorchSim 0.3.0 sets False
     found = {name: values.cpu().numpy() for name, values in model(state).items()}
     numeric = (found["energy"][1::2] - found["energy"][2::2]).reshape(3, 3) / 2e-5
     assert np.abs(found["stress"][0]).max() > 1e-3
@@ -121,19 +121,19 @@ def test_slabs_and_wires_have_a_stress(pbc: list[bool], device: str) -> None:
         relaxed = ts.optimize(state[0], model, optimizer=ts.frechet_cell_fire, max_steps=5)
     assert relaxed.pbc == pbc
     assert float(relaxed.energy) < found["energy"][0]
-    state.cell[:, :, 1] = 0  # in TorchSim's columns: the periodic vector is not there
+    state.cell[:, :, 1] = 0  # TorchSim stores vectors as columns: a periodic one is zero
     with pytest.raises(ValueError, match="cell"):
         model(state)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_dynamics(device: str) -> None:
-    """The energy's error falls with the square of the timestep; a thermostat heats as asked."""
+    """Energy errors fall with the square of the timestep, and a thermostat reaches its target."""
     model = MDCGModel(package("mace", "float64"), device)
     images, energies, temperatures = boxes(), [], []
 
     class Follow(ts.TrajectoryReporter):
-        """Keeps what is asked for here instead of writing a file."""
+        """A reporter that keeps energies and temperatures instead of writing a file."""
 
         def __init__(self) -> None:
             super().__init__(None)
@@ -167,7 +167,7 @@ def test_dynamics(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_relaxations(device: str) -> None:
-    """Structures that relax together end where each one ends alone."""
+    """Structures relaxed in one batch reach the energies of single relaxations."""
     path = package("mace", "float64")
     model = MDCGModel(path, device)
     images = [molecule("H2O"), molecule("H2O") + molecule("H2O")]
@@ -198,7 +198,7 @@ def test_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
     exec(code, found)
     lattice = found["relaxed"].cell.diagonal(dim1=1, dim2=2)
-    np.testing.assert_allclose(lattice.cpu().numpy(), 3.68, atol=0.03)  # as data/README.md says
+    np.testing.assert_allclose(lattice.cpu().numpy(), 3.68, atol=0.03)  # see data/README.md
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,12 +144,12 @@ def test_wrong_arguments(build: Callable[..., torch.nn.Module], data_dir: Path) 
 def test_edges_within_cutoffs_per_type_stay_the_same_tensors(
     build: Callable[..., torch.nn.Module],
 ) -> None:
-    """What is remembered of an edge list by its tensors serves the next step."""
+    """Edges within cutoffs per type are new tensors only when the edges change."""
     atoms = Atoms("HOC", positions=[[0, 0, 0], [0, 0, 2.0], [0, 1.9, 0]])
     calculator = MDCGCalculator(build("per type"), skin=0.5)
     atoms.calc = calculator
     found = []
-    # the carbon atom leaves the cutoff of its type to oxygen (2.5 Å), but not r_max
+    # The carbon atom moves beyond the cutoff of C and O (2.5 Å), but stays within r_max.
     for step, height in enumerate((0.0, 0.01, 0.02, 1.0, 1.01)):
         atoms.positions[2, 1] = 1.2 + height
         atoms.positions[0, 0] = 0.01 * step
@@ -165,7 +165,7 @@ def test_edges_within_cutoffs_per_type_stay_the_same_tensors(
 
 
 def test_threads_share_a_model(build: Callable[..., torch.nn.Module]) -> None:
-    """Forces asked for while another thread evaluates an energy alone, which computes none."""
+    """Threads can share a model: one computes forces while another computes only an energy."""
     model = build("parity")
     atoms = structures()["triclinic"]
     atoms.calc = MDCGCalculator(model)
@@ -183,7 +183,7 @@ def test_threads_share_a_model(build: Callable[..., torch.nn.Module]) -> None:
     def start(*_: Any) -> None:
         handle.remove()
         other.start()
-        other.join(0.5)  # it waits for this evaluation
+        other.join(0.5)  # it waits for this evaluation, so it cannot end here
 
     handle = model.register_forward_pre_hook(start)
     first = atoms.copy()
@@ -196,7 +196,7 @@ def test_threads_share_a_model(build: Callable[..., torch.nn.Module]) -> None:
 
 
 def test_copies(build: Callable[..., torch.nn.Module], package: Path) -> None:
-    """Of a package, whose classes no pickle can name, and of a model without a file."""
+    """Calculators of a NequIP package and of a model without a file can be copied."""
     for model in (package, build("parity")):
         calc = MDCGCalculator(model, skin=0.3)
         places = [[0.0, 0.0, 0.0], [0.0, 0.3, 1.9], [1.8, 0.0, 0.2]]

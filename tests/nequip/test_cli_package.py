@@ -18,7 +18,7 @@ LIMITS = {"eV/atom": 1e-11, "eV/Å": 1e-10, "eV/Å³": 1e-11}
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["nequip_water", "nequip_alloy"])
 def test_converts_and_verifies(name: str, dtype: str, tmp_path: Path) -> None:
-    """One checkpoint was trained in float64, the other in float32."""
+    """Checkpoints in float32 and in float64 convert to packages that pass verification."""
     output = tmp_path / f"{name}.mdcg"
     assert main([str(DATA / f"{name}.ckpt"), "-o", str(output), "--dtype", dtype, "-q"]) == 0
     package = Package.open(output)
@@ -32,5 +32,5 @@ def test_converts_and_verifies(name: str, dtype: str, tmp_path: Path) -> None:
             assert row["error"] < LIMITS[row["unit"]]
     if dtype == "float32":
         forces = [row for row in deviations if row["quantity"] == "forces"]
-        # tables included, the engine is as near to float64 as the original in float32
+        # With tables, the engine is as accurate as the original in float32.
         assert max(r["error"] for r in forces) < 1.5 * max(r["own_error"] for r in forces)

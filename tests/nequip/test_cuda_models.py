@@ -41,7 +41,7 @@ def test_results_and_state(
 
 
 def test_gradients_of_parameters(build: Callable[..., torch.nn.Module], systems: Any) -> None:
-    """Training differentiates forces: double backward of every layer."""
+    """Gradients of a loss of energies and forces agree for every parameter."""
     model = build("preset-like").to("cuda").train()
     patched = copy.deepcopy(model)
     patch_model(patched)

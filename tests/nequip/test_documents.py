@@ -1,4 +1,4 @@
-"""What the documents tell a reader with NequIP to run does run: see tests/documents.py."""
+"""Commands and code of the documents for NequIP run: see tests/documents.py."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_smooth_at_cutoffs_of_types(
     package.save(tmp_path / "model.mdcg")
     model = _core.Model(str(tmp_path / "model.mdcg"), kernels="generic")
     symbols = package.type_names
-    # of an edge's two directions, of which one may end before the other
+    # cutoffs of both directions of an edge, which may differ
     cutoffs = {("H", "H"): (3.0,), ("H", "C"): (3.0, 3.5), ("C", "O"): (2.5, 4.0)}
     for pair, lengths in cutoffs.items():
         types = (symbols.index(pair[0]), symbols.index(pair[1]))

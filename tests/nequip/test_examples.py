@@ -39,7 +39,7 @@ def test_water_md(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_recipe_leaves_no_trace() -> None:
-    """The checkpoint can be loaded and retrained by anyone: no path, no need of mdcg."""
+    """The example's checkpoint contains no local paths and does not need mdcg."""
     content = (EXAMPLES / "data" / "water.ckpt").read_bytes()
     for trace in (b"/tmp", b"/home", b"/root", b"enable_mdcg"):
         assert trace not in content

@@ -26,7 +26,7 @@ from mdcg.patch.nequip_files import write_nequip_package
 
 
 def test_checkpoint_has_the_averaged_weights(data_dir: Path) -> None:
-    """NequIP evaluates with the exponential moving average."""
+    """A loaded checkpoint has the exponential moving average of the weights, as in NequIP."""
     path = data_dir / "nequip_alloy.ckpt"
     raw = torch.load(path, weights_only=False)["state_dict"]
     averaged = [raw[f"ema.ema_weight_{n}"] for n in range(sum("ema_weight" in key for key in raw))]
@@ -66,7 +66,7 @@ def test_patch_a_checkpoint(
     assert is_patched(model)
     assert model_record(model)["source"] == "nequip_water.ckpt"
     assert MDCGCalculator(target).is_patched
-    # again, from what was written
+    # patch the output again
     assert mdcg_patch([str(target), "-o", str(tmp_path / "again.pt"), "-q"]) == 0
     assert mdcg_patch([str(target), "--info", "--json"]) == 0
     described = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
@@ -91,7 +91,7 @@ def test_patch_a_package(
         from nequip.model.saved_models.load_utils import load_saved_model
 
         assert is_patched(load_saved_model(str(target)))
-    # all else is as it was
+    # the rest of the file is unchanged
     with zipfile.ZipFile(package) as old, zipfile.ZipFile(target) as new:
         assert old.namelist() == new.namelist()
         changed = {name for name in old.namelist() if old.read(name) != new.read(name)}
@@ -232,7 +232,7 @@ def test_checkpoint_of_a_package_that_is_not_installed(data_dir: Path, tmp_path:
 def test_allegro_is_not_supported(
     kind: str, data_dir: Path, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whether it is installed or not; nothing of the file is executed."""
+    """Allegro models are refused without running any code of the file."""
     if kind == "checkpoint":
         target = {"_target_": "allegro.model.AllegroModel"}
         path = with_target(data_dir, tmp_path / "a.ckpt", target)
@@ -278,7 +278,7 @@ def test_allegro_in_memory(data_dir: Path) -> None:
 def test_fine_tuned_checkpoint_whose_original_moved(
     loader: str, field: str, original: str, data_dir: Path, tmp_path: Path
 ) -> None:
-    """The reason is NequIP's own, and the last that is said."""
+    """The error for a fine-tuned checkpoint names its missing original and no other cause."""
     target = {"_target_": f"nequip.model.{loader}", field: original}
     path = with_target(data_dir, tmp_path / "fine.ckpt", target)
     with pytest.raises(CheckpointError) as caught:

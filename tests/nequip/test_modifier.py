@@ -103,18 +103,18 @@ def test_modifier_of_a_model(build: Any) -> None:
     assert {"enable_OpenEquivariance", "enable_mdcg"} <= set(found)
     assert "enable_mdcg" not in modify_utils.get_all_modifiers(torch.nn.Linear(1, 1))
     assert is_patched(modify(model))
-    assert is_patched(modify(model))  # twice is harmless
+    assert is_patched(modify(model))  # applying it twice is harmless
 
 
 def test_modifier_of_a_package(package: Path) -> None:
-    """Its classes are copies, made from sources that know nothing of mdcg."""
+    """The modifier patches a package, whose classes are copies without mdcg."""
     assert is_patched(modify(load_model(package)))
 
 
 @needs_entry_point
 @pytest.mark.slow
 def test_training_with_the_modifier(tool: Any, training_folder: Path, tmp_path: Path) -> None:
-    """The same weights come out of the same training, by NequIP's own trainer."""
+    """NequIP's trainer gives the same weights with and without the modifier."""
     weights = []
     for name, model in (
         ("plain", indented(MODEL, 4)),
@@ -136,7 +136,7 @@ def test_training_with_the_modifier(tool: Any, training_folder: Path, tmp_path: 
         if isinstance(value, torch.Tensor) and value.numel() and value.is_floating_point():
             scale = float(value.abs().max()) + 1e-12
             assert float((modified[key] - value).abs().max()) / scale < 1e-9, key
-    # NequIP leaves accelerations out of the file's model; mdcg patches it again
+    # NequIP saves models without modifiers, so the loaded model is not patched.
     assert not is_patched(load_model(tmp_path / "modified" / "best.ckpt"))
 
 
@@ -144,7 +144,7 @@ def test_training_with_the_modifier(tool: Any, training_folder: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_compiled_with_the_modifier(tool: Any, package: Path, tmp_path: Path) -> None:
-    """AOTInductor calls mdcg's operators, which Python has to have registered."""
+    """A model compiled by AOTInductor with the modifier gives the original forces."""
     target = tmp_path / "fast.nequip.pt2"
     done = tool(
         "nequip-compile",
@@ -177,9 +177,9 @@ print("error", np.abs(found[0] - found[1]).max() / np.abs(found[1]).max())
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_training_in_compiled_mode(build: Any) -> None:
-    """``compile_mode: compile`` of a model in training, with ``enable_mdcg``.
+    """A model in ``compile_mode: compile`` trains with ``enable_mdcg`` as without.
 
-    Outputs, gradients of a loss of energies and forces, and both again after a step.
+    Outputs and gradients of a loss of energies and forces agree, also after a step.
     """
     changes = {"num_layers": 2, "l_max": 1, "parity": False, "num_features": [3, 2]}
     plain = build("one layer", **changes).train()

@@ -47,7 +47,7 @@ def compare(
     cell = np.where(np.asarray(atoms.pbc)[:, None], atoms.cell.array, 0.0)
     data = nequip_batch(info, theirs, atoms.positions, cell, np.array([i, j]), unit.astype(float))
     out = model({**data, **extra})
-    # the centre of an edge receives, and the other end stands at its position + unit @ cell
+    # The centre of an edge is the receiver; the other end is at its position + unit @ cell.
     found = evaluate_both(package, atoms.positions, types, j, i, -(unit @ atoms.cell.array))
     energies = out["atomic_energy"].detach().numpy().reshape(-1)
     forces = out["forces"].detach().numpy()

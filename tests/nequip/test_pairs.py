@@ -52,7 +52,7 @@ def make_batch(model: torch.nn.Module, edges: str = "all", cell: float = 3.7) ->
     atoms.positions[-1, 2] = 20.0
     i, j, shifts = neighbor_list("ijS", atoms, 2.0 if edges == "isolated" else 4.0)
     keep = torch.ones(len(i), dtype=torch.bool)
-    if edges == "one way":  # as where ghosts have no edges of their own
+    if edges == "one way":  # as with ghosts, which receive no edges
         keep = torch.rand(len(i), generator=generator) < 0.9
     elif edges == "few":
         keep = torch.from_numpy(i < j)
@@ -61,7 +61,7 @@ def make_batch(model: torch.nn.Module, edges: str = "all", cell: float = 3.7) ->
     chosen = keep.numpy()
     kinds = ["HCO".index(s) for s in atoms.get_chemical_symbols()]
     index = np.stack([i, j])[:, chosen]
-    # the list has vectors r_j - r_i + S h; an edge is one from the sender i to the receiver j
+    # The list has vectors r_j - r_i + S h; here edges go from sender i to receiver j.
     return nequip_batch(
         model_info(model),
         kinds,
@@ -90,8 +90,8 @@ def test_same_results(name: str, edges: str, build: Any, agree: Any) -> None:
     count = batch["edge_index"].shape[1]
     sender, receiver = batch["edge_index"]
     if edges == "all":
-        assert bool((sender == receiver).any())  # images of an atom itself
-        if name != "per type":  # there most cutoffs differ between the two directions
+        assert bool((sender == receiver).any())  # edges of an atom with its own images
+        if name != "per type":  # with cutoffs that depend on direction
             assert max(rows) == count / 2
     elif edges == "one way":
         if name != "per type":
@@ -120,7 +120,7 @@ def test_forces_are_derivatives(build: Any) -> None:
 
 
 def test_parameter_gradients_of_forces(build: Any) -> None:
-    """Double backward, as in training."""
+    """Gradients of a loss of energies and forces agree for every parameter."""
     model = build("preset-like").train()
     other = copy.deepcopy(model)
     patch_model(other)
@@ -150,7 +150,7 @@ def test_copies_and_pickles(build: Any, agree: Any) -> None:
 
 
 def test_hooks_see_weights(build: Any) -> None:
-    """Whoever looks at what the network returns gets a tensor."""
+    """Hooks on a radial network get a tensor with the weights of all edges."""
     model = build("one layer")
     patch_model(model)
     (network,) = networks(model)
@@ -184,7 +184,7 @@ def test_pending_weights_are_computed_when_used(
 
 
 def test_compiled_networks_are_whole(build: Any) -> None:
-    """A compiler finds tensors and operators, not promises."""
+    """torch.compile makes one graph of a radial network, which returns a tensor."""
     model = build("one layer")
     patch_model(model)
     network: Any = networks(model)[0]

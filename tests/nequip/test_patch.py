@@ -24,7 +24,7 @@ def layers(model: torch.nn.Module, kind: str) -> list[Any]:
     return [module for name, module in model.named_modules() if name.endswith(f"conv.{kind}")]
 
 
-# In single precision those whose kernels compile soon.
+# Models that are also tested in float32, because their kernels compile quickly.
 SINGLE = ("one layer", "pair potential")
 
 
@@ -64,7 +64,7 @@ def test_same_results_and_state(
     assert [type(module) for module in model.modules()] == classes
     assert not any(PROBLEM in module.__dict__ for module in model.modules())
     for system, want in zip(systems(model), before, strict=True):
-        # not bit for bit: TorchScript, in which e3nn runs, optimises code after its first calls
+        # Only to rounding: TorchScript, which e3nn uses, optimises code after its first calls.
         agree(evaluate(model, system), want, 1e-12 if dtype == torch.float64 else 2e-5, system.name)
 
 
@@ -111,7 +111,7 @@ def test_copies_and_pickles(
 
 
 def test_layer_follows_dtype_and_state(build: Callable[..., torch.nn.Module]) -> None:
-    """A model's dtype is fixed, but its layers follow their buffers, as they did before."""
+    """Patched layers follow changes of dtype and 3j signs in their buffers."""
     model = build("preset-like")
     patch_model(model)
     layer = layers(model, "tp_scatter")[1]
@@ -125,7 +125,7 @@ def test_layer_follows_dtype_and_state(build: Callable[..., torch.nn.Module]) ->
     got = single(x.float(), y.float(), w.float(), dst, src)
     assert got.dtype == torch.float32
     assert float((got.double() - want).abs().max() / want.abs().max()) < 1e-6
-    # a state dict of another e3nn, with 3j symbols of the other sign
+    # 3j symbols with the sign of another version of e3nn
     state = {
         key: -value if "_w3j_1_1_2" in key else value for key, value in layer.state_dict().items()
     }
@@ -141,7 +141,7 @@ def test_layer_follows_dtype_and_state(build: Callable[..., torch.nn.Module]) ->
 def test_state_loaded_into_the_tensor_product_alone(
     build: Callable[..., torch.nn.Module],
 ) -> None:
-    """3j symbols of another sign, as files of another e3nn have them."""
+    """3j signs loaded only into the tensor product of a layer take effect in the layer."""
     model = build("preset-like")
     stock = copy.deepcopy(layers(model, "tp_scatter")[1])
     patch_model(model)
@@ -206,7 +206,7 @@ def test_self_connection_is_exact(connection: tuple[Any, Any], rows: str) -> Non
     if rows == "nan":
         y[3] = float("nan")
     x = torch.randn(len(y), layer.irreps_in1.dim, generator=generator, dtype=torch.float64)
-    for changed in (y, 2.0 * y):  # the second time, what was remembered of the first is wrong
+    for changed in (y, 2.0 * y):  # the second call must not use values cached by the first
         got, want = layer(x, changed), stock(x, changed)
         ok = torch.isfinite(want)
         assert torch.equal(torch.isfinite(got), ok)
@@ -216,7 +216,7 @@ def test_self_connection_is_exact(connection: tuple[Any, Any], rows: str) -> Non
 
 @pytest.mark.parametrize("y_needs_grad", [False, True])
 def test_self_connection_gradients(connection: tuple[Any, Any], y_needs_grad: bool) -> None:
-    """First and second derivatives, of everything that may need one."""
+    """First and second derivatives of a self-connection equal those of the original."""
     layer, stock = connection
     generator = torch.Generator().manual_seed(2)
     kinds = torch.randn(2, layer.irreps_in2.dim, generator=generator, dtype=torch.float64)
@@ -284,7 +284,7 @@ def test_torchscript(build: Callable[..., torch.nn.Module]) -> None:
 def test_wrong_kernel_is_found(
     build: Callable[..., torch.nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer that computes something else than its instructions say is not patched."""
+    """A layer whose result differs from its instructions is not patched."""
     model = build("one layer")
     scatter = layers(model, "tp_scatter")[0]
     stock = type(scatter).forward
@@ -298,7 +298,7 @@ def test_wrong_kernel_is_found(
 
 
 def test_package(package: Path, data_dir: Path, systems: Any, evaluate: Any, agree: Any) -> None:
-    """Packages bring copies of all classes."""
+    """Models of a package, which has its own copies of all classes, can be patched and restored."""
     model = load_model(package)
     assert type(model).__module__.startswith("<torch_package_")
     want = [evaluate(load_model(data_dir / "nequip_alloy.ckpt"), s) for s in systems(model)]

@@ -1,4 +1,4 @@
-"""NequIP's own tests as a judge: they must pass with mdcg patched in."""
+"""NequIP's own tests pass on models that mdcg has patched."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 SUITE = Path(__file__).with_name("upstream_suite.py")
-# Numeric Jacobians of partial forces take half of the time and see the same layers. Each model in
-# one precision; preset-like in float32 fails unpatched too, as its first forces are nearly zero.
+# Numeric Jacobians of partial forces would double the time and test the same layers. Each model is
+# run in one precision; preset-like in float32 also fails unpatched: its forces are nearly zero.
 CHOICE = "((float64 and (cutoffs or preset-like)) or (float32 and unequal)) and not partial"
 
 
@@ -19,7 +19,7 @@ CHOICE = "((float64 and (cutoffs or preset-like)) or (float32 and unequal)) and 
 @pytest.mark.timeout(900)
 def test_upstream_suite(tmp_path: Path) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-k", CHOICE]
-    settings = tmp_path / "pytest.ini"  # not those of this project
+    settings = tmp_path / "pytest.ini"  # instead of this project's settings
     settings.write_text("[pytest]\n")
     options += ["-c", str(settings), "--rootdir", str(tmp_path)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The cases by which NequIP judges the kernels of its accelerators (``test_tp_scatter_kernel.py``).
+"""Cases that NequIP uses to test kernels of accelerators (``test_tp_scatter_kernel.py``).
 
 Value and gradients of a patched layer against the layer as it was.
 """
@@ -24,7 +24,7 @@ NODES, EDGES = 8, 15
 
 
 def scatter_layer(features: str, harmonics: str, allowed: str, dtype: torch.dtype) -> Any:
-    """Return NequIP's layer with the paths that its interaction block would choose."""
+    """Return NequIP's layer with the paths of its interaction block."""
     with nequip_state():
         from nequip.nn._tp_scatter_base import TensorProductScatter
         from nequip.utils import torch_default_dtype

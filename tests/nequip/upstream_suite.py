@@ -1,7 +1,7 @@
 """NequIP's own tests of energy models, run on models that are patched.
 
-They come with nequip. They want its global state in the process, so test_upstream.py runs this file
-in one of its own. The models are those of its ``tests/unit/model/test_nequip_model.py``, and one
+They come with nequip and need its global state, so test_upstream.py runs this file in a separate
+process. The models are those of its ``tests/unit/model/test_nequip_model.py``, and one
 with the shapes of the presets, in the widths of conftest.py: other tests compile their kernels.
 """
 

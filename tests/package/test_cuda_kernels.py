@@ -11,7 +11,7 @@ def test_equal_layers_share_programs() -> None:
     problem = build("4x0e", "1x0e+1x1o", "4x0e+4x1o", "float64")
     for radial, kinds in (
         ({"layers": []}, {"table_forward", "table_backward"}),
-        ({"layers": [], "sender": "x"}, {"forward", "backward"}),  # features of nodes
+        ({"layers": [], "sender": "x"}, {"forward", "backward"}),  # reads features of senders
         ({"layers": [{"activation": "relu"}]}, {"forward", "backward"}),
     ):
         layer = {"type": "conv", "problem": problem.to_json(), "x": "x", "radial": radial}
@@ -24,7 +24,7 @@ def test_equal_layers_share_programs() -> None:
 
 
 def test_kernels_for_devices_with_more_shared_memory() -> None:
-    """Features of degree 2 as MACE large has them: H100 and its successors have their own."""
+    """Devices with more shared memory have their own backward kernels for features of degree 2."""
     out = "128x0e+128x1o+128x1o+128x2e+128x2e+128x3o+128x3o"
     problem = build("128x2e", "1x0e+1x1o+1x2e+1x3o", out, "float32")
     radial = {"sender": None, "layers": [], "table": {}}

@@ -237,7 +237,7 @@ def test_every_truncation_is_refused(file: Path) -> None:
 def test_what_only_packages_that_are_converted_must_have(
     file: Path, change: Any, message: str
 ) -> None:
-    """The rest of what a reader refuses is in tests/engine/test_program.py."""
+    """Packages with unwritten values, without energies or with NaN are refused."""
     package = Package.open(file)
     change(package)
     package.save(file)
@@ -267,7 +267,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
     link, target = tmp_path / "link.mdcg", tmp_path / "folder" / "target.mdcg"
     target.parent.mkdir()
-    for before in (None, b"precious"):  # a link to nothing, and one to a file
+    for before in (None, b"precious"):  # a dangling link, and a link to a file
         if before:
             target.write_bytes(before)
         else:
@@ -314,7 +314,7 @@ def test_types_go_into_biases(rng: np.random.Generator) -> None:
     x = package_of.stored(table, "start")
     y = package_of.linear(x, LinearMap(irreps, irreps, {(0, 0): np.eye(3)}), "map")
     z = package_of.sum([y, table], "total")
-    assert z.name == "map"  # no layer of its own
+    assert z.name == "map"  # the sum adds no layer
     package_of.energy(z, np.ones(1), np.zeros(1), "energy")
     program, tensors = package_of.finish()
     (linear,) = (layer for layer in program["layers"] if layer["type"] == "linear")
