@@ -65,7 +65,7 @@ def test_of_a_crystal(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_atoms_at_rest_it_is_zero(kind: Kind) -> None:
+def test_heat_flux_of_atoms_at_rest_is_zero(kind: Kind) -> None:
     calc, atoms = kind.make(), box()
     assert not calc.get_heat_flux(atoms).any()
     assert not calc.get_heat_flux(Atoms()).any()

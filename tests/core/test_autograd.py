@@ -197,7 +197,7 @@ class _Seen(TorchDispatchMode):
         return result
 
 
-def test_operators_are_seen_by_who_watches() -> None:
+def test_dispatch_modes_see_operators() -> None:
     """A dispatch mode sees mdcg's operators, and results are the same as without the dispatcher."""
     inputs = random_operands(SMALL, GRAPH.n_senders, GRAPH.n_edges, grad=True)
     function = convolution(SMALL)

@@ -282,7 +282,7 @@ def test_no_nvrtc_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         find_nvrtc.cache_clear()
 
 
-def test_of_several_nvrtcs_one_that_the_driver_takes(driver: Path, tmp_path: Path) -> None:
+def test_an_nvrtc_that_suits_the_driver_is_chosen(driver: Path, tmp_path: Path) -> None:
     """Of several NVRTC versions, the one that the driver (CUDA 12.8) supports is chosen."""
     folder = tmp_path / "lib64"
     folder.mkdir()

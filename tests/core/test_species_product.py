@@ -92,7 +92,7 @@ def test_what_needs_more_than_values_is_left_alone() -> None:
     assert found == [False]
 
 
-def test_a_tensor_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_tensor_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """On CUDA devices, an unchanged tensor is not compared again, which would block the host."""
     looked = []
     equal = torch.equal

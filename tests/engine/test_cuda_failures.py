@@ -79,7 +79,7 @@ print(step(8) != 0)
         )
 
 
-def test_page_locked_memory_for_nothing_more(package: Path) -> None:
+def test_short_page_locked_memory_is_not_reserved(package: Path) -> None:
     """If page-locked memory is short, no room is reserved for later lists."""
     code = f"""
 def step(model, nodes):

@@ -247,7 +247,7 @@ def test_polynomials_of_very_different_sizes(tmp_path: Path) -> None:
         assert abs(found["energy"] - want["energy"]) < 1e-11 * abs(want["energy"]), kernels
 
 
-def test_kernels_of_all_that_opens(tmp_path: Path) -> None:
+def test_every_package_that_opens_has_kernels(tmp_path: Path) -> None:
     """The generator accepts the layers of every package that the engine accepts."""
     for source in sorted(DATA.glob("*.mdcg")):
         content = json.loads(_core.kernel_problem(str(source)))
