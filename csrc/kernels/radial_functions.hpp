@@ -49,7 +49,6 @@ MDCG_HD void soft_transform(double a, V r, V r_0, V& x, V& slope) {
 }
 
 // Functions of the basis and their derivatives. Bessel functions are not here: hosts multiply by
-// Functions of the basis and their derivatives. Bessel functions are not here: hosts multiply by
 // 1 / x, and devices divide by x, which takes fewer registers.
 template <typename V>
 MDCG_HD void gaussian(double coefficient, double center, V x, V& value, V& slope) {

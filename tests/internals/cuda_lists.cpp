@@ -88,7 +88,7 @@ public:
     }
 
 private:
-    // As a step does.
+    // Copies positions to the device as a step does.
     void place() {
         results_.reserve(graph_.num_local, graph_.num_nodes, stream_);
         results_.begin(given_.as<double>(), cells_.placed_nodes(), graph_, stream_);

@@ -45,7 +45,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
         graph_.by_sender_type = graph_.by_sender_type || op->by_sender_type();
         row = std::max(row, op->pair_row_bytes());
     }
-    // As many edges as rows fit into the two buffers, which may be half as large again.
+    // A range has as many edges as rows fit into the two buffers, which may grow by half.
     const std::int64_t steps = std::max<std::int64_t>(RANGE_BYTES<T> / (2 * RANGE_STEP * row), 1);
     graph_.range_edges = std::min(steps * RANGE_STEP, DeviceEdges::most_range_edges);
     worker_.stream = &stream_;
