@@ -23,18 +23,20 @@ _IMPLS = {
     "oeq": ("OpenEquivariance", "#d28b26", "^"),
     "cueq": ("cuEquivariance", "#5b9a3c", "D"),
     "fastmace": ("FastMACE", "#b5523b", "X"),
+    "symmetrix": ("Symmetrix-XL", "#3f8f8a", "h"),
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "mdcg": ("mdcg", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
 }
 _OWN = ("engine", "mdcg", "patched")
-_PEERS = ("original", "oeq", "cueq", "fastmace")
+_PEERS = ("original", "oeq", "cueq", "fastmace", "symmetrix")
 _PACKAGES = {
     "original": "e3nn",
     "cueq": "cuequivariance",
     "oeq": "openequivariance",
     "fastmace": "fastmace",
+    "symmetrix": "symmetrix-xl",
 }
 
 
