@@ -42,8 +42,10 @@ std::string temporary() {
     return named != nullptr ? named : "/tmp";
 }
 
+// Emulated tests spend most of their time here: -Og compiles a quarter faster than -O1, and kernels
+// need nothing of the C++ library.
 const std::string kCompiler =
-    "g++ -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden -O1 "
+    "g++ -std=c++17 -shared -fPIC -w -fno-strict-aliasing -fvisibility=hidden -Og -nodefaultlibs "
     "-fsanitize=alignment -fsanitize-undefined-trap-on-error";
 
 struct Folder {
@@ -119,7 +121,8 @@ EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* o
     const std::string base = folder.path + "/kernel";
     std::ofstream(base + ".cpp") << translate(program->source);
     const std::string command = kCompiler + " -include '" + own_folder() + "/emulation.hpp' -o " +
-                                base + ".so " + base + ".cpp > " + folder.path + "/log 2>&1";
+                                base + ".so " + base + ".cpp -lm -lc -lgcc > " + folder.path +
+                                "/log 2>&1";
     const int status = std::system(command.c_str());
     program->log = read(folder.path + "/log");
     if (status != 0) return kCompilation;
