@@ -15,6 +15,7 @@ import pytest
 
 from mdcg import _core
 
+from ..covering import covering
 from ..internals.internals import filling_from, ranges_of
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both
 from .test_conv_layer import System, system, type_model
@@ -23,7 +24,10 @@ from .test_conv_layer import System, system, type_model
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
 
-@pytest.fixture(params=["long", "short"], autouse=True)
+LISTS = ["long", "short"]
+
+
+@pytest.fixture(params=LISTS, autouse=True)
 def lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In long lists a warp has a receiver; in short lists, the warps of a block share one."""
     if request.param == "long":
@@ -36,10 +40,9 @@ def kernels(model: Any) -> set[str]:
     return {kernel["name"] for kernel in json.loads(model.report())["kernels"]}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(
-    "options",
-    [
+@covering(
+    ["lists"],
+    options=[
         {},
         {"hidden": 11, "table": True, "by_pair": True, "flip": True},
         # a unit of constant 1
@@ -51,6 +54,8 @@ def kernels(model: Any) -> set[str]:
         {"hidden": 70, "in1": "25x0e", "out": "25x0e+25x1o+25x2e"},
         {"hidden": 70, "table": True, "in1": "33x0e", "out": "33x0e+33x1o+33x2e"},
     ],
+    dtype=["float64", "float32"],
+    lists=LISTS,
 )
 def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     models = open_both(type_model(dtype=dtype, **options).write(tmp_path))
@@ -58,10 +63,9 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
     assert "type_sums" in kernels(models[1])
 
 
-@pytest.mark.parametrize(("table", "dtype"), [(False, "float64"), (True, "float32")])
-@pytest.mark.parametrize(
-    ("in1", "lmax", "out"),
-    [
+@covering(
+    ["lists"],
+    blocks=[
         ("5x0e", 0, "5x0e"),
         ("5x0e", 1, "5x0e+5x1o"),
         ("5x0e", 3, "5x0e+5x1o+5x2e+5x3o"),
@@ -71,9 +75,12 @@ def test_networks(tmp_path: Path, dtype: str, options: dict[str, Any]) -> None:
         ("5x0e+7x0e", 2, "5x0e+5x1o+7x0e+7x1o+7x2e"),  # several blocks of a degree
         ("5x0e+5x0e", 1, "5x0e+5x1o"),  # several paths to a block
     ],
+    table=[False, True],
+    lists=LISTS,
 )
-def test_blocks(tmp_path: Path, in1: str, lmax: int, out: str, table: bool, dtype: str) -> None:
-    models = open_both(type_model(in1, lmax, out, table=table, dtype=dtype).write(tmp_path))
+def test_blocks(tmp_path: Path, blocks: tuple[str, int, str], table: bool) -> None:
+    dtype = "float32" if table else "float64"
+    models = open_both(type_model(*blocks, table=table, dtype=dtype).write(tmp_path))
     compare_models(*models, system(9, 120), LIMIT[dtype])
 
 
@@ -97,9 +104,7 @@ def test_hardly_any_edges(tmp_path: Path, edges: int, table: bool) -> None:
     compare_models(*models, system(4, edges), LIMIT["float64"])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("table", [False, True])
-@pytest.mark.parametrize("hidden", [6, 70])
+@covering(["lists"], hidden=[6, 70], table=[False, True], dtype=["float64", "float32"], lists=LISTS)
 def test_many_neighbours(tmp_path: Path, hidden: int, table: bool, dtype: str) -> None:
     """Results agree for receivers with more edges than one iteration reads."""
     s = system(5, 1500)
