@@ -40,8 +40,8 @@ PASSES = {
     100: (FORWARD, BACKWARD, DOUBLE),
 }
 
-# Entries of path matrices above which a problem takes long to compile: sm_90 stands for the others.
-LONG = 250
+# Further architectures of some problems: sm_90 stands for the others, whose compilation is long.
+FURTHER = {"mace-large": 80, "mace-medium-l2": 100, "nequip-water": 80, "diffdock-l1": 100}
 # For a quick run: one problem of each framework, and one with fully connected paths.
 QUICK = {"mace-medium-l2", "nequip-water", "diffdock-l1"}
 
@@ -137,9 +137,8 @@ def reports(kernels: list[CudaKernel], target: str) -> list[dict[str, Resources]
     ("name", "capability"),
     [
         pytest.param(name, capability, marks=[] if name in QUICK else [pytest.mark.slow])
-        for k, name in enumerate(distinct())
-        for capability in (90, (80, 100)[k % 2])
-        if capability == 90 or CASES[name].problem().nnz <= LONG
+        for name in distinct()
+        for capability in (90, *((FURTHER[name],) if name in FURTHER else ()))
     ],
 )
 def test_bench_problems(name: str, capability: int) -> None:
