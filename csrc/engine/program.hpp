@@ -136,6 +136,7 @@ private:
     std::vector<Window> windows(const std::vector<int>& stage_of, int earliest, bool backward,
                                 bool beside) const;
     enum class PlanKind { energy, gradient, streams };
+    bool has_gradient_in_place(const Value& value) const;
     BufferPlan plan(PlanKind kind);
 
     Stages stages_;

@@ -197,6 +197,16 @@ std::vector<Program::Window> Program::windows(const std::vector<int>& stage_of, 
     return found;
 }
 
+// Whether a value has one reader, which writes the value's gradient over the value. On CPUs the
+// chunks of a stage share buffers, and each matrix has its own.
+bool Program::has_gradient_in_place(const Value& value) const {
+    if (stages_ == Stages::shared || value.readers.size() != 1 || value.ghost_gradient)
+        return false;
+    for (const Operand& input : ops[at(value.readers.front())]->inputs)
+        if (&values[at(input.id)] == &value && input.gradient_in_place) return true;
+    return false;
+}
+
 BufferPlan Program::plan(PlanKind kind) {
     const bool with_gradient = kind != PlanKind::energy, beside = kind == PlanKind::streams;
     BufferPlan plan;
@@ -289,7 +299,12 @@ BufferPlan Program::plan(PlanKind kind) {
             steps.begin = std::min(steps.begin, back_step[at(reader)]);
         }
         global = global || stages.begin != stages.end;
-        add(plan.gradients[at(id)], stages, steps, global, value.ghost_gradient);
+        if (plan.values[at(id)].kind == BufferSlot::local && has_gradient_in_place(value)) {
+            plan.gradients[at(id)].kind = BufferSlot::local;  // the offset is that of the value
+            local.back().end = std::max(local.back().end, stages.end);
+        } else {
+            add(plan.gradients[at(id)], stages, steps, global, value.ghost_gradient);
+        }
         if (value.ghost_gradient && !beside)  // this stage is the first that adds to it
             backward_stages[at(zeroed - num_forward)].zeroed.push_back(id);
     }
@@ -308,6 +323,9 @@ BufferPlan Program::plan(PlanKind kind) {
     plan.chunk_width = arrange(chunk, plan, placed);
     plan.total_width = arrange(total, plan, placed);
     plan.local_width = arrange(local, plan, placed);
+    for (std::size_t id = 0; id < values.size(); ++id)
+        if (plan.gradients[id].kind == BufferSlot::local && has_gradient_in_place(values[id]))
+            plan.gradients[id].offset = plan.values[id].offset;
     plan.local_in_use.assign(on_edges.size(), 0);
     for (const Placed& rows : placed)
         for (int s = rows.interval.begin; s <= rows.interval.end; ++s)

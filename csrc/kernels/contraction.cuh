@@ -14,12 +14,12 @@ struct Arguments {
     Long n_types;                   // sets of coefficients
     Long n_adds;                    // not 0: adds to dx, if ADDS
     const int* __restrict__ types;  // [n_rows] set of each node, if BY_TYPE
-    const T* __restrict__ x;        // [n_rows * CHANNELS * DIM_IN] features
+    const T* x;                     // [n_rows * CHANNELS * DIM_IN] features; dx may be the same
     const T* __restrict__ w;        // [n_types * COEFFICIENTS * CHANNELS]; else a row of each node
     const T* __restrict__ y;        // [n_rows * n_types] share of each set in a node, if MIXED
     const T* __restrict__ g;        // [n_rows * CHANNELS * DIM_OUT] gradient of out
     T* __restrict__ out;            // [n_rows * CHANNELS * DIM_OUT]
-    T* __restrict__ dx;             // [n_rows * CHANNELS * DIM_IN]
+    T* dx;                          // [n_rows * CHANNELS * DIM_IN]
     T* __restrict__ dw;             // [n_rows * COEFFICIENTS * CHANNELS]
     const T* __restrict__ xa;       // [n_rows * CHANNELS * DIM_IN] cotangent of dx
     const T* __restrict__ wc;       // as w, cotangent of dw
@@ -98,7 +98,7 @@ MDCG_INLINE void load_features(T (&to)[R::DIM_IN], const T* x, Long n, int u) {
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < R::DIM_IN; ++i) to[i] = __ldg(from + i * R::X_COMPONENT);
+        for (int i = 0; i < R::DIM_IN; ++i) to[i] = from[i * R::X_COMPONENT];
     }
 }
 

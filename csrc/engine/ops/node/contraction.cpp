@@ -28,7 +28,7 @@ struct ContractionSpec : OpSpec {
         std::vector<double> value;
     };
 
-    const Operand& x = input("x", saved_for_backward);
+    const Operand& x = in_place(input("x", saved_for_backward));
     const Operand& out = output("out");
     std::int64_t stride = 0;            // items of a block's component
     std::int64_t num_coefficients = 0;  // polynomials
@@ -57,6 +57,10 @@ struct ContractionSpec : OpSpec {
     }
 
 private:
+    static const Operand& in_place(Operand& operand) {
+        operand.gradient_in_place = true;
+        return operand;
+    }
     void read_polynomials(const Fields& problem);
     const Tensor* coefficients_ = nullptr;  // [num_sets][num_coefficients][channels]
 };
