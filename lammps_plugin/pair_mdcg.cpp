@@ -169,13 +169,14 @@ void PairMDCG::settings(int narg, char **arg)
     const std::string key = arg[i];
     if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
         key != "kernels" && key != "committee" && key != "dispersion" && key != "damping" &&
-        key != "dispersion_cutoff")
+        key != "dispersion_cutoff" && key != "memory")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
                             "precision fp32|fp64, exchange host|peer, "
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
-                            "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R");
+                            "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R, "
+                            "memory SIZE");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     const std::string value = arg[i + 1];
     const auto require = [&](bool fits, const std::string &expected) {
@@ -202,6 +203,7 @@ void PairMDCG::settings(int narg, char **arg)
       (key == "dispersion" ? impl->functional
        : key == "damping"  ? impl->damping
        : key == "kernels"  ? impl->kernels
+       : key == "memory"   ? impl->memory_size
                            : impl->precision) = value;
     }
   }
@@ -288,6 +290,8 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   options.precision = it.precision.c_str();
   options.kernels = it.kernels.c_str();
   options.threads = it.threads ? it.threads : comm->nthreads;
+  options.memory = it.memory_size.c_str();
+  options.memory_models = static_cast<int>(files.size());
   it.exchanges = false;
   for (const std::string &file : files) {
     Member &member = it.members.emplace_back();
@@ -312,6 +316,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   if (!it.device_to_device && it.exchanges) it.advice += peers;
   if (it.functional.empty()) return;
   options.precision = nullptr;
+  options.memory = nullptr;    // dispersion keeps no rows of edges
   options.dispersion = it.functional.c_str();
   options.damping = it.damping.c_str();
   options.dispersion_cutoff = it.dispersion_cutoff;
@@ -418,6 +423,11 @@ void PairMDCG::init_style()
     coeff(static_cast<int>(arg.size()), arg.data());
   }
   impl->device_makes_list = can_do_without_list();
+  if (!impl->memory_size.empty() && !impl->device_makes_list)
+    error->all(FLERR, "pair_style mdcg: memory is " + impl->memory_size +
+                          ", and LAMMPS makes the neighbour list, which cannot be divided into "
+                          "domains: use device cuda, no hybrid style and no excluded pairs, or "
+                          "leave memory out");
   // For a sub-style of hybrid, LAMMPS keeps the list of the last run, with its old skin, if the
   // request looks the same. A new instance number makes it a new request.
   if (neighbor->skin != impl->skin) instance_me = instance_total++;

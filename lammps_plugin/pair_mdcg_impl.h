@@ -70,6 +70,7 @@ struct PairMDCG::Options {
   std::string precision;    // empty: the package's precision
   std::string kernels;      // empty: auto
   std::string functional, damping = "bj";
+  std::string memory_size;           // empty: all memory of the device, and no domains
   double dispersion_cutoff = 0.0;    // Å; 0: the engine's default
   int threads = 0;                   // 0: as many as LAMMPS uses
   bool device_to_device = false;     // rows of ghosts bypass the host

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,12 +24,11 @@ std::string mebibytes(std::size_t bytes) {
 }
 
 [[noreturn]] void no_memory(int device, std::size_t bytes) {
-    std::size_t free = 0, total = 0;
-    cuda::cuMemGetInfo.status(&free, &total);
+    const BytesOfDevice memory = device_memory(device);
     throw DeviceError(DeviceError::out_of_memory, OUT_OF_MEMORY,
                       "out of memory on device cuda:" + std::to_string(device) + ": " +
-                          mebibytes(bytes) + " are wanted, and " + mebibytes(free) + " of " +
-                          mebibytes(total) +
+                          mebibytes(bytes) + " are wanted, and " + mebibytes(memory.free) +
+                          " of " + mebibytes(memory.total) +
                           " are free: evaluate a smaller system, or use more devices",
                       true);
 }
@@ -41,12 +42,13 @@ std::string mebibytes(std::size_t bytes) {
                       true);
 }
 
-// Memory that grows again gets an eighth more than needed, if there is enough.
+// Memory that grows again gets an eighth more than needed, but at most `spare`, if there is enough.
 template <typename Memory>
-void grow_memory(Memory& memory, std::size_t bytes) {
+void grow_memory(Memory& memory, std::size_t bytes,
+                 std::size_t spare = std::numeric_limits<std::size_t>::max()) {
     if (bytes <= memory.bytes()) return;
     if (memory.bytes() > 0) try {
-            return memory.reserve(bytes + bytes / 8);
+            return memory.reserve(bytes + std::min(bytes / 8, spare));
         } catch (const DeviceError& error) {
             if (error.kind() != DeviceError::out_of_memory) throw;
         }
@@ -54,6 +56,13 @@ void grow_memory(Memory& memory, std::size_t bytes) {
 }
 
 }  // namespace
+
+BytesOfDevice device_memory(int device) {
+    BytesOfDevice found;
+    const ContextScope scope(device);
+    cuda::cuMemGetInfo.status(&found.free, &found.total);
+    return found;
+}
 
 // -- streams and events --------------------------------------------------------------------------
 
@@ -142,7 +151,7 @@ void DeviceMemory::reserve(std::size_t bytes) {
     bytes_ = bytes;
 }
 
-void DeviceMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
+void DeviceMemory::grow(std::size_t bytes, std::size_t spare) { grow_memory(*this, bytes, spare); }
 
 void DeviceMemory::upload(const void* source, std::size_t bytes, const DeviceStream& stream) {
     copy_to_device(data(), source, bytes, stream);

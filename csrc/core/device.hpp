@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,10 @@ std::string device_name(int device);
 int device_multiprocessors(int device);
 // 10 * major + minor.
 int compute_capability(int device);
+struct BytesOfDevice {
+    std::size_t free = 0, total = 0;
+};
+BytesOfDevice device_memory(int device);
 // The same for one device in all processes.
 std::array<unsigned char, 16> device_uuid(int device);
 // The version of CUDA that the driver is made for: 1000 * major + 10 * minor.
@@ -84,8 +89,8 @@ public:
     DeviceMemory& operator=(DeviceMemory&&) noexcept;
 
     void reserve(std::size_t bytes);
-    // Like reserve; when it grows again, it adds an eighth if memory allows.
-    void grow(std::size_t bytes);
+    // Like reserve; when it grows again, it adds an eighth, but at most `spare`, if memory allows.
+    void grow(std::size_t bytes, std::size_t spare = std::numeric_limits<std::size_t>::max());
     void release() noexcept;
     std::size_t bytes() const { return bytes_; }
     void* data() const { return reinterpret_cast<void*>(address_); }

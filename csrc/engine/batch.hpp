@@ -36,7 +36,8 @@ struct Batch {
                 cell(s),
                 periodic + 3 * s,
                 0,
-                nullptr};
+                nullptr,
+                0};
     }
 };
 

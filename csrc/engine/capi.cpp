@@ -140,6 +140,9 @@ mdcg::EvaluatorOptions options_of(const mdcg_options* options) {
     if (given.damping != nullptr) chosen.dispersion.damping = given.damping;
     if (given.dispersion_cutoff != 0) chosen.dispersion.cutoff = given.dispersion_cutoff;
     if (given.skin != 0) chosen.skin = given.skin < 0 ? 0.0 : given.skin;
+    if (given.memory != nullptr) chosen.memory = given.memory;
+    need_count(given.memory_models, "mdcg_options.memory_models");
+    chosen.memory_models = std::max(given.memory_models, 1);
     return chosen;
 }
 
@@ -273,7 +276,7 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
         bad_argument("the system is periodic, and cell is null, expected a cell");
     model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
-                              periodic.data(), skin_of(model, system), system.energy_weights},
+                              periodic.data(), skin_of(model, system), system.energy_weights, 0},
                              results);
 }
 

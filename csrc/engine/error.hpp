@@ -1,6 +1,7 @@
 // The error of the engine: one printable sentence, and the status of the C interface.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -53,6 +54,13 @@ public:
         return found;
     }
 
+    // Returns this sentence about the nodes names[i] in place of i.
+    Sentence named(const std::vector<std::int64_t>& names) const {
+        Sentence found = *this;
+        for (std::int64_t& node : found.nodes_) node = names[static_cast<std::size_t>(node)];
+        return found;
+    }
+
 private:
     std::string text_;
     std::vector<std::int64_t> nodes_;
@@ -67,6 +75,22 @@ public:
 
 private:
     ErrorKind kind_;
+};
+
+// Thrown before memory is taken: an evaluation needs more bytes than it may take.
+struct MemoryError : EngineError {
+    MemoryError(double needed, double allowed)
+        : EngineError(ErrorKind::memory, "an evaluation needs " + size_text(needed) +
+                                             " of memory, and may take " + size_text(allowed)),
+          needed(needed),
+          allowed(allowed) {}
+    double needed, allowed;
+
+    // As "12.5 GB" or "340 MB", rounded up.
+    static std::string size_text(double bytes) {
+        const double unit = bytes < 1e9 ? 1e6 : 1e9;
+        return number_text(std::ceil(100 * bytes / unit) / 100, 6) + (unit < 1e9 ? " MB" : " GB");
+    }
 };
 
 [[noreturn]] inline void bad_argument(Sentence sentence) {

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -51,6 +53,24 @@ void check_precision(const std::string& text, const Package& package) {
                           (single ? "fp32)" : "fp64)"));
 }
 
+// The bytes that a text such as "120 GB" or "90 %" of `total` names.
+double parse_memory(const std::string& text, std::size_t total) {
+    static const std::map<std::string, double> units{
+        {"%", static_cast<double>(total) / 100}, {"MB", 1e6},       {"GB", 1e9},
+        {"TB", 1e12},                            {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
+    std::size_t end = 0;
+    double number = 0;
+    const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error == std::errc()) end = static_cast<std::size_t>(after - text.data());
+    while (end > 0 && end < text.size() && text[end] == ' ') ++end;
+    const auto unit = units.find(text.substr(end));
+    if (!(number > 0) || unit == units.end() || (unit->first == "%" && number > 100))
+        bad_argument("memory is '" + text +
+                     "', expected a share of the device such as '90 %', or a size such as '120 GB' "
+                     "(or MB, TB, MiB, GiB)");
+    return number * unit->second;
+}
+
 }  // namespace
 
 Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions& options)
@@ -71,6 +91,9 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
     else
         model_ = open_cuda_model(std::move(network), std::move(info), device, choice_);
     set_threads(options.threads);
+    if (options.memory.empty()) return;
+    memory_ = parse_memory(options.memory, model_->total_memory()) / options.memory_models;
+    model_->set_memory(static_cast<std::size_t>(memory_));
 }
 
 void Evaluator::set_threads(int threads) {
@@ -97,6 +120,7 @@ void Evaluator::prepare() {
 
 void Evaluator::release() {
     neighbors_.reset();
+    domains_.reset();
     others_.clear();
     model_->release();
 #ifdef __GLIBC__
@@ -128,7 +152,15 @@ void Evaluator::check(const Results& results) const {
 }
 
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
-    guarded([&] { model_->evaluate(system, communicator, results); });
+    try {
+        guarded([&] { model_->evaluate(system, communicator, results); });
+    } catch (const MemoryError& error) {
+        if (system.empty_ghosts || communicator == nullptr) throw;
+        throw EngineError(ErrorKind::memory,
+                          std::string(error.what()) +
+                              ": use more ranks or devices, since a rank keeps all of its atoms in "
+                              "memory");
+    }
     prepared_ = true;
 }
 
@@ -142,8 +174,72 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
     run(system, communicator, results);
 }
 
-void Evaluator::evaluate(CellSystem found, const Results& results) {
+void Evaluator::evaluate(const CellSystem& system, const Results& results) {
     check(results);
+    try {
+        return needs_domains(system) ? evaluate_domains(system, results)
+                                     : evaluate_whole(system, results);
+    } catch (const MemoryError& error) {
+        if (memory_ == 0) {
+            const auto share = 0.92 * static_cast<double>(model_->total_memory());
+            throw EngineError(ErrorKind::memory,
+                              std::to_string(system.num_nodes) + " atoms on " +
+                                  model_->device_label() + ": " + error.what() +
+                                  ": set memory to '92 %' (" + MemoryError::size_text(share) +
+                                  "), and domains of the system are evaluated one after the other");
+        }
+        correction_ *= 1.02 * error.needed / error.allowed;
+    }
+    estimated_nodes_ = -1;
+    if (domains_ != nullptr) domains_->forget();
+    evaluate(system, results);
+}
+
+bool Evaluator::needs_domains(const CellSystem& system) {
+    if (memory_ == 0 || model_->reach_in_cutoffs() == 0 || system.num_nodes == 0) return false;
+    if (system.num_nodes == estimated_nodes_) return !whole_;
+    const auto nodes = static_cast<double>(system.num_nodes);
+    guarded([&] {
+        const double listed = estimate_neighbors(system, info().r_max + system.skin);
+        whole_ = correction_ * model_->bytes_needed(nodes, nodes, listed * nodes) <= memory_;
+        if (!whole_) neighbors_of_node_ = estimate_neighbors(system, info().r_max);
+    });
+    estimated_nodes_ = system.num_nodes;
+    return !whole_;
+}
+
+void Evaluator::evaluate_domains(const CellSystem& system, const Results& results) {
+    if (domains_ == nullptr)
+        domains_ = std::make_unique<Domains>(info().r_max, model_->reach_in_cutoffs());
+    const auto bytes = [&](double local, double nodes) {
+        return correction_ * model_->bytes_needed(local, nodes, local * neighbors_of_node_);
+    };
+    const int threads = usable_threads(threads_);
+    try {
+        guarded([&] { domains_->cut(system, bytes, memory_, threads); });
+    } catch (const MemoryError& error) {
+        throw EngineError(ErrorKind::memory,
+                          "memory is " + MemoryError::size_text(memory_) +
+                              ", too little for the smallest domains of " +
+                              std::to_string(system.num_nodes) + " atoms: set it to " +
+                              MemoryError::size_text(1.25 * error.needed) + " or more");
+    }
+    domains_->start(results, system.num_nodes);
+    for (std::size_t d = 0; d < domains_->count(); ++d) {
+        const CellSystem part = domains_->take(d, system, threads);
+        const Results wanted = domains_->wanted(results, model_->descriptor_width());
+        try {
+            evaluate_whole(part, wanted);
+        } catch (const MemoryError&) {
+            throw;
+        } catch (const EngineError& error) {
+            throw EngineError(error.kind(), error.sentence.named(domains_->atoms()));
+        }
+        domains_->add(results, threads);
+    }
+}
+
+void Evaluator::evaluate_whole(const CellSystem& found, const Results& results) {
     if (guarded([&] { return model_->evaluate_cell(found, results); })) return;
     const auto start = std::chrono::steady_clock::now();
     if (neighbors_ == nullptr || neighbors_skin_ != found.skin) {
@@ -156,11 +252,15 @@ void Evaluator::evaluate(CellSystem found, const Results& results) {
     neighbors_ms_ =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     System system;
-    system.num_local = system.num_nodes = found.num_nodes;
+    system.num_local = found.num_local();
+    system.num_nodes = found.num_nodes;
+    system.empty_ghosts = found.num_outer > 0;
     system.positions = found.positions;
     system.types = found.types;
     system.list = neighbors_->numbers();
-    system.num_edges = neighbors_->num_edges();
+    const std::vector<std::int32_t>& receivers = neighbors_->receiver();  // ascending
+    system.num_edges =
+        std::lower_bound(receivers.begin(), receivers.end(), found.num_local()) - receivers.begin();
     system.sender = neighbors_->sender().data();
     system.receiver = neighbors_->receiver().data();
     system.shifts = neighbors_->shifts().data();
@@ -176,23 +276,31 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
         throw EngineError(ErrorKind::unsupported,
                           "descriptors of a batch in the memory of a device are not implemented: "
                           "give positions of the host");
+    for (std::int64_t s = 0; memory_ > 0 && !batch.on_device && s < batch.num_systems; ++s)
+        if (needs_domains(batch.system(s))) return evaluate_each(batch, results);
     if (guarded([&] { return model_->evaluate_batch(batch, results); })) return;
     if (batch.on_device)
         throw EngineError(ErrorKind::unsupported,
                           "positions of the batch are in the memory of a device, where models on "
                           "the cpu and dispersion do not read them: give those of the host");
-    const int width = model_->descriptor_width();
-    if (model_->makes_edges()) {  // a network that reads points
-        for (std::int64_t s = 0; s < batch.num_systems; ++s)
-            guarded([&] {
-                in_system(batch, s, [&] {
-                    model_->evaluate_cell(batch.system(s), results_of(results, batch, s, width));
-                });
-            });
-        return;
-    }
+    if (model_->makes_edges()) return evaluate_each(batch, results);  // a network that reads points
     guarded([&] { share_groups(batch, results); });
     prepared_ = true;
+}
+
+// Evaluates the systems of a batch one after the other.
+void Evaluator::evaluate_each(const Batch& batch, const Results& results) {
+    const int width = model_->descriptor_width();
+    for (std::int64_t s = 0; s < batch.num_systems; ++s) {
+        const Results wanted = results_of(results, batch, s, width);
+        const CellSystem system = batch.system(s);
+        guarded([&] {
+            in_system(batch, s, [&] {
+                if (!needs_domains(system)) return evaluate_whole(system, wanted);
+                evaluate_domains(system, wanted);
+            });
+        });
+    }
 }
 
 // Each thread evaluates small groups of systems with a model of its own, because threads that share
@@ -253,6 +361,12 @@ std::string Evaluator::report() const {
         out["neighbor_lists_built"] = neighbors_->num_builds();
     }
     out["kernel_summary"] = model_->kernel_summary();
+    if (memory_ > 0) out["memory_bytes"] = memory_;
+    if (domains_ != nullptr && !whole_) {
+        out["domains"] = domains_->count();
+        out["domain_nodes"] = domains_->most_nodes();
+        out["domain_cuts"] = domains_->num_cuts();
+    }
     out["cpu"] = instruction_set_level();
     const std::string warning = KernelCache::warning();
     if (!warning.empty()) out["cache"] = warning;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/domains.hpp"
 #include "engine/model.hpp"
 #include "engine/neighbors/neighbor_list.hpp"
 #include "engine/package/dispersion.hpp"
@@ -19,6 +20,10 @@ struct EvaluatorOptions {
     double skin = 1;                   // Å, of lists made from a cell
     std::string precision = {};        // "fp32" or "fp64" as in the package, or empty
     DispersionChoice dispersion = {};  // if it has a functional, replaces the network
+    // Memory that evaluations may take, as "90 %" of that of the device or "120 GB"; empty: all. A
+    // system that needs more is evaluated in domains, one after the other.
+    std::string memory = {};
+    int memory_models = 1;  // models that share it
 };
 
 // For one thread at a time. Every function throws EngineError or std::bad_alloc.
@@ -37,7 +42,7 @@ public:
 
     void evaluate(const System& system, Communicator* communicator, const Results& results);
     // Finds the edges of an open or periodic system without ghosts, and evaluates it.
-    void evaluate(CellSystem system, const Results& results);
+    void evaluate(const CellSystem& system, const Results& results);
     // Evaluates systems that do not interact, several at once. Results have a row of energy and
     // virial for each system.
     void evaluate(const Batch& batch, const Results& results);
@@ -60,6 +65,11 @@ private:
     auto guarded(const Function& function);
     void run(const System& system, Communicator* communicator, const Results& results);
     void share_groups(const Batch& batch, const Results& results);
+    void evaluate_each(const Batch& batch, const Results& results);
+    void evaluate_whole(const CellSystem& system, const Results& results);
+    void evaluate_domains(const CellSystem& system, const Results& results);
+    // Whether a system needs more memory than evaluations may take, by estimate.
+    bool needs_domains(const CellSystem& system);
     // Whether the last evaluation read the edges of neighbors_.
     bool has_own_edges() const {
         return neighbors_ != nullptr && list().edges != 0 &&
@@ -76,6 +86,14 @@ private:
     double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;
     bool prepared_ = false;
+
+    double memory_ = 0;  // bytes that evaluations may take; 0: all
+    // By how much estimates of bytes fell short, after evaluations that needed more.
+    double correction_ = 1;
+    std::int64_t estimated_nodes_ = -1;  // nodes of the system that the next two belong to
+    double neighbors_of_node_ = 0;       // on average, without skin
+    bool whole_ = true;                  // it needs no domains
+    std::unique_ptr<Domains> domains_;
 };
 
 }  // namespace mdcg

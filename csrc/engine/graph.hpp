@@ -37,6 +37,8 @@ struct System {
     const std::int32_t* copy_image = nullptr;  // [num_copies] < num_images
     // Forces and virials are derivatives of the sum of energies times these weights; null: 1.
     const double* energy_weights = nullptr;  // [num_local]
+    // The features of ghosts that depend on positions are zero, and no communicator is needed.
+    bool empty_ghosts = false;
 
     // The shift [3] of an edge; null: none.
     const double* shift(std::int64_t edge) const {
@@ -45,7 +47,8 @@ struct System {
     }
 };
 
-// An open or periodic system without ghosts, whose edges are still to be found.
+// An open or periodic system without ghosts, whose edges are still to be found. The last num_outer
+// nodes have no energies; like ghosts they only send, and their features count as zero.
 struct CellSystem {
     std::int64_t num_nodes = 0;
     const double* positions = nullptr;       // [num_nodes][3]
@@ -53,7 +56,10 @@ struct CellSystem {
     const double* cell = nullptr;            // [3][3] Å, rows are vectors; null: an open system
     const bool* periodic = nullptr;          // [3]
     double skin = 0;                         // Å
-    const double* energy_weights = nullptr;  // [num_nodes]; see System
+    const double* energy_weights = nullptr;  // [num_local()]; see System
+    std::int64_t num_outer = 0;
+
+    std::int64_t num_local() const { return num_nodes - num_outer; }
 };
 
 // Throws EngineError (ErrorKind::argument) naming the first of `index` [count] that is negative or

@@ -1,5 +1,7 @@
 #include "engine/model.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -30,6 +32,19 @@ public:
     std::string device_label() const override { return "cpu (" + instruction_set_level() + ")"; }
     std::string kernel_summary() const override {
         return program_.reads_points ? "no kernels needed" : kernels_.summary();
+    }
+
+    std::size_t total_memory() const override {
+        return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+               static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+    }
+    double bytes_needed(double num_local, double num_nodes, double num_edges) const override {
+        // of NeighborList, Graph and Executor
+        constexpr double OF_NODE = 200, OF_EDGE = 110 + 3 * sizeof(T);
+        const BufferPlan& plan = program_.gradient_plan;
+        return sizeof(T) * (static_cast<double>(plan.total_width) * num_nodes +
+                            static_cast<double>(plan.local_width) * num_local) +
+               OF_NODE * num_nodes + OF_EDGE * num_edges;
     }
 
     void do_evaluate(const System& system, Communicator* communicator,
@@ -163,7 +178,8 @@ void Model::release() {
 }
 
 void Model::check_ghosts(const System& system, const Communicator* communicator) const {
-    if (system.num_nodes > system.num_local && communicator == nullptr && num_exchanges() > 0)
+    if (system.num_nodes > system.num_local && communicator == nullptr && num_exchanges() > 0 &&
+        !system.empty_ghosts)
         bad_argument("the system has " + std::to_string(system.num_nodes - system.num_local) +
                      " ghosts and the model exchanges features of ghosts, expected a "
                      "communicator");

@@ -38,6 +38,14 @@ public:
     int descriptor_width() const { return program_.descriptor_width; }
     bool has_energy() const { return program_.has_energy; }
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
+    // Bytes that evaluations may take; 0: all that there are. On CPUs nothing holds them to it.
+    void set_memory(std::size_t bytes) { memory_ = bytes; }
+    // Bytes of the device, or of the host.
+    virtual std::size_t total_memory() const = 0;
+    // About the bytes that forces of such a system take.
+    virtual double bytes_needed(double num_local, double num_nodes, double num_edges) const = 0;
+    // How many cutoffs away an atom can be on which an energy depends; 0: any distance.
+    int reach_in_cutoffs() const { return program_.reads_points ? 0 : program_.num_exchanges + 1; }
 
     void evaluate(System system, Communicator* communicator, const Results& results);
     // Evaluates a system whose edges the model finds itself. Returns false, without evaluating, if
@@ -101,6 +109,7 @@ protected:
     std::shared_ptr<const Package> package_;
     ModelInfo info_;
     int threads_ = 0;
+    std::size_t memory_ = 0;
     Program program_;
     Graph graph_;
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;

@@ -67,6 +67,12 @@ typedef struct mdcg_options {
     const char* dispersion;
     const char* damping;      /* with dispersion: null or "bj" (Becke and Johnson), or "zero" */
     double dispersion_cutoff; /* with dispersion: cutoff of pairs, Å; 0: 21.17 (40 Bohr) */
+    /* Memory that an evaluation may take: a share of that of the device, as "90 %", or a size, as
+     * "120 GB" (or MB, TB, MiB, GiB). A system that is given with a cell or is open, has make_edges
+     * set and needs more is evaluated in domains, one after the other. On CPUs the sizes of domains
+     * are estimates. Null or "": all memory, and no domains. Dispersion is not divided. */
+    const char* memory;
+    int memory_models; /* number of models on this device that share `memory`; 0: 1 */
 } mdcg_options;
 
 typedef struct mdcg_info {

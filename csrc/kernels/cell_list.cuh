@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) find_bins(const CellArguments 
         p.given_wraps[3 * i + k] = wraps;
         at[k] = min(max(int((along - p.low[k]) * p.scale[k]), 0), p.bins[k] - 1);
     }
-    p.key[i] = unsigned(number_of_bin(p, at));
+    p.key[i] = unsigned(number_of_bin(p, at)) + (i < p.num_local ? 0u : unsigned(p.outer_bins));
 }
 
 INLINE void place_point(const CellArguments& p, Long i) {
@@ -60,7 +60,7 @@ INLINE void place_point(const CellArguments& p, Long i) {
 extern "C" __global__ void __launch_bounds__(256) place_points(const CellArguments p) {
     const Long i = thread_number();
     if (i < p.num_points) place_point(p, i);
-    if (i > p.num_bins) return;
+    if (i > p.num_bins + p.outer_bins) return;
     Long low = 0, high = p.num_points;
     while (low < high) {
         const Long middle = (low + high) / 2;
@@ -72,15 +72,19 @@ extern "C" __global__ void __launch_bounds__(256) place_points(const CellArgumen
     p.bin_ptr[i] = int(low);
 }
 
-// Numbers nodes. A warp divides GROUPED_POINTS neighbouring points, in the order of bins, into
-// groups. A group begins with the first point that has no node yet. Then the point whose squared
+// Numbers nodes, local ones first. A warp divides GROUPED_POINTS neighbouring points, in the order of
+// bins, into groups. A group begins with the first point that has no node yet. Then the point whose squared
 // distances from the points of the group have the smallest sum is added, until the group is full.
 // Distances ignore periodic images. If no groups are wanted, nodes are in the order of bins.
 extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArguments p) {
     constexpr int OWN = GROUPED_POINTS / 32;  // points of a lane
     const int lane = threadIdx.x;
-    const Long first = Long(blockIdx.x) * GROUPED_POINTS;
-    const int count = int(min(Long(GROUPED_POINTS), p.num_points - first));
+    const Long local_blocks = (p.num_local + GROUPED_POINTS - 1) / GROUPED_POINTS;
+    const bool outer = blockIdx.x >= local_blocks;
+    const Long first = outer ? p.num_local + (blockIdx.x - local_blocks) * GROUPED_POINTS
+                             : Long(blockIdx.x) * GROUPED_POINTS;
+    const int count =
+        int(min(Long(GROUPED_POINTS), (outer ? p.num_points : p.num_local) - first));
     float at[OWN][3], square[OWN] = {};  // sums of squared distances from the group, Å^2
     int number[OWN];                     // number of its node; -1: none yet
 #pragma unroll
@@ -134,6 +138,10 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
     }
 }
 
+INLINE int stencil_bins(const CellArguments& p) {
+    return (2 * p.stencil[0] + 1) * (2 * p.stencil[1] + 1) * (2 * p.stencil[2] + 1);
+}
+
 // The bin of the stencil that a lane searches, and the shift of the cell it is in.
 struct Bin {
     int first, end, image;
@@ -143,6 +151,9 @@ struct Bin {
 INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
     Bin found = {};
     int cells[3], where[3];
+    const int bins_of_stencil = stencil_bins(p);
+    const bool outer = number >= bins_of_stencil;
+    number -= outer ? bins_of_stencil : 0;
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
         const int width = 2 * p.stencil[k] + 1;
@@ -152,7 +163,7 @@ INLINE Bin look_up(const CellArguments& p, const int* at, int number) {
         where[k] = b - cells[k] * p.bins[k];
         if (where[k] < 0 || where[k] >= p.bins[k]) return found;
     }
-    const int bin = number_of_bin(p, where);
+    const Long bin = number_of_bin(p, where) + (outer ? p.outer_bins : 0);
     found.first = p.bin_ptr[bin];
     found.end = p.bin_ptr[bin + 1];
     // the shift that is added to pos[receiver] - pos[sender]
@@ -175,7 +186,7 @@ INLINE void search(const CellArguments& p, int receiver, int lane) {
     bin_of_number(p, int(p.sorted_key[receiver]), at);
     const double* const own = p.places + 3 * Long(receiver);
     const double x = own[0], y = own[1], z = own[2];
-    const int bins = (2 * p.stencil[0] + 1) * (2 * p.stencil[1] + 1) * (2 * p.stencil[2] + 1);
+    const int bins = stencil_bins(p) * (p.outer_bins > 0 ? 2 : 1);
     int edges = WRITE ? p.row_ptr[row] : 0;
     for (int begin = 0; begin < bins; begin += 32) {
         Bin bin = {};

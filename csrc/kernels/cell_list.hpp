@@ -11,6 +11,9 @@ static_assert(GROUPED_POINTS % 32 == 0 && GROUPED_POINTS < 256);
 
 struct CellArguments {
     Long num_points, num_nodes, num_bins;
+    // Points after the local ones that are nodes themselves are in bins of their own, which follow
+    // the bins of local nodes; 0: there are none.
+    Long outer_bins;
     // In page-locked memory of the host; copied, like the cell, to the addresses below.
     const double* host_given;  // [num_points][3]
     const int* host_types;     // [num_nodes]
@@ -27,7 +30,7 @@ struct CellArguments {
     unsigned* key;               // [num_points] bin of each given point
     const unsigned* sorted_key;  // [num_points]
     const int* sorted;           // [num_points] given points in the order of their bins
-    int* bin_ptr;                // [num_bins + 1]
+    int* bin_ptr;                // [num_bins + outer_bins + 1]
     double* places;              // [num_points][3] of sorted points, in the first cell
     int* point_node;             // [num_points] the node that a given point is, or is a copy of
     int* point_image;            // [num_points]; null: the image of the bin where it is found
@@ -42,6 +45,6 @@ struct CellArguments {
     int* order;  // [num_points] given point of each node, in memory of the host
     int* types;  // [num_points] by node
 };
-static_assert(sizeof(CellArguments) == 456);
+static_assert(sizeof(CellArguments) == 464);
 
 }  // namespace mdcg

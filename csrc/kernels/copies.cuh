@@ -13,7 +13,7 @@ INLINE Long source_of(const CopyArguments& a, Long i) {
     if (a.node == nullptr) return i;
     if (i >= a.virials && i < a.virials + 9 * a.num_nodes) return place_in<9>(a, a.virials, i);
     if (i >= a.forces && i < a.forces + 3 * a.num_nodes) return place_in<3>(a, a.forces, i);
-    if (i >= a.energies && i < a.energies + a.num_nodes) return place_in<1>(a, a.energies, i);
+    if (i >= a.energies && i < a.energies + a.num_local) return place_in<1>(a, a.energies, i);
     return i;
 }
 

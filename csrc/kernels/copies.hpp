@@ -24,11 +24,11 @@ struct CopyArguments {
     int* marks;  // [num_marks]
     Long num_marks;
     PlacedNodes placed;  // if numbers are positions
-    // Row node[i] of the energies, forces and virials is copied to row i; null: row i. All nodes
-    // are local. `energies`, `forces` and `virials` are the first item of each of these parts.
-    const int* node;  // [num_nodes]
-    Long num_nodes, energies, forces, virials;
+    // Row node[i] of the energies, forces and virials is copied to row i; null: row i. `energies`,
+    // `forces` and `virials` are the first item of each of these parts.
+    const int* node;  // [num_nodes], the first num_local below num_local
+    Long num_local, num_nodes, energies, forces, virials;
 };
-static_assert(sizeof(CopyArguments) == 120);
+static_assert(sizeof(CopyArguments) == 128);
 
 }  // namespace mdcg

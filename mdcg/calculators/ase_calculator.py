@@ -116,6 +116,13 @@ class MDCGCalculator(Calculator):
     dispersion_cutoff : float
         Largest distance in Å of pairs that interact; the default is 40 Bohr, as in MACE's
         calculators.
+    memory : str, optional
+        For packages: memory that an evaluation may take, as a share of that of the device
+        (``"90 %"``) or a size (``"120 GB"``; also MB, TB, MiB, GiB). A structure that needs more is
+        divided into domains, which are evaluated one after the other. The number of domains follows
+        from the structure and this option alone; results differ from those without domains by
+        rounding. A committee's packages share the memory. None: a structure that needs more memory
+        than there is raises ``MemoryError``.
 
     Attributes
     ----------
@@ -191,6 +198,7 @@ class MDCGCalculator(Calculator):
         dispersion: str | None = None,
         damping: str = "bj",
         dispersion_cutoff: float = 40 * Bohr,
+        memory: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
@@ -204,7 +212,7 @@ class MDCGCalculator(Calculator):
                 "expected the functional of dispersion as well, such as dispersion='pbe'"
             )
         options = Options(
-            device, dtype, head, float(skin), species_types, kernels, threads, precision, added
+            device, dtype, head, float(skin), species_types, kernels, threads, precision, added, memory
         )
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
@@ -213,10 +221,10 @@ class MDCGCalculator(Calculator):
             energies = [*PROPERTIES, "stresses"] if self._backend.has_energies else []
             self.implemented_properties = energies + ["dipole"] * self._backend.has_dipoles
         else:
-            if kernels != "auto" or threads is not None or precision is not None or added:
+            if kernels != "auto" or (threads, precision, memory) != (None,) * 3 or added:
                 raise ValueError(
-                    "kernels, threads, precision and dispersion are for packages (.mdcg); torch "
-                    "runs other models, see torch.set_num_threads"
+                    "kernels, threads, precision, memory and dispersion are for packages (.mdcg); "
+                    "torch runs other models, see torch.set_num_threads"
                 )
             from .torch_backend import TorchBackend
 

@@ -26,7 +26,9 @@ class EngineReport:
         evaluation), ``milliseconds`` in total, ``nodes``, ``edges``, ``bytes`` of buffers, and
         ``instruction_set``. On a GPU, ``device`` and ``device_name`` instead of the latter;
         ``layers`` then belong to the last step without CUDA graph, and ``replays`` counts steps
-        that replayed a graph.
+        that replayed a graph. With the option `memory`, ``memory_bytes``; for a structure in
+        domains also ``domains``, ``domain_nodes`` of the largest, and ``domain_cuts``, how often
+        the structure was divided. All other numbers are then those of the last domain.
     """
 
     packages: tuple[Mapping[str, Any], ...]
@@ -51,7 +53,8 @@ def _text(part: Mapping[str, Any]) -> str:
     if "milliseconds" in part:
         lines.append(
             f"  {part.get('nodes', 0)} nodes, {part.get('edges', 0)} edges, "
-            f"{part.get('bytes', 0) / 1e6:.1f} MB, {part['milliseconds']:.2f} ms:"
+            f"{part.get('bytes', 0) / 1e6:.1f} MB, {part['milliseconds']:.2f} ms"
+            + (f", the last of {part['domains']} domains:" if "domains" in part else ":")
         )
     if "graph_ms" in part:
         lines.append(f"  {'edges':<32} {part['graph_ms']:9.2f} ms")

@@ -96,6 +96,7 @@ class Options:
     precision: str | None
     #: Empty, or functional, damping and cutoff by the engine's names.
     dispersion: Mapping[str, Any] = field(default_factory=dict)
+    memory: str | None = None
 
 
 @dataclass(frozen=True)

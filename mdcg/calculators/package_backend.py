@@ -189,7 +189,12 @@ class PackageBackend:
         self._options = replace(options, device=self.device)
         # absolute, because the working folder may differ when a copy is opened
         self._files = [str(Path(path).absolute()) for path in paths]
-        engine = {"kernels": options.kernels, "precision": options.precision or ""}
+        engine = {
+            "kernels": options.kernels,
+            "precision": options.precision or "",
+            "memory": options.memory or "",
+            "memory_models": len(paths),
+        }
         self._members = [
             _Member(os.fspath(path), options, device=self.device, **engine) for path in paths
         ]
@@ -217,7 +222,8 @@ class PackageBackend:
         self.has_dipoles = all(member.has_dipoles for member in self._members)
         self.has_energies = all(member.model.has_energy for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
-        self._lists_on_device = self.device != "cpu"
+        # only an engine that finds neighbours itself can divide a structure
+        self._engine_makes_lists = self.device != "cpu" or options.memory is not None
         self._threads = options.threads or 0
         self._lock = threading.RLock()  # held from the update of the list until it has been read
         self._evaluates = threading.Lock()
@@ -388,18 +394,18 @@ class PackageBackend:
 
     def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         member, types = self._members[number], self._types[number]
-        place = _cell_of(atoms) if self._lists_on_device else {"edges": self.neighbors}
+        place = _cell_of(atoms) if self._engine_makes_lists else {"edges": self.neighbors}
         return member.evaluate(atoms.positions, types, **place, **wanted)
 
     def _update(self, atoms: Atoms) -> None:
-        """Update types and, unless devices make their own lists, the neighbour list."""
+        """Update types and, unless the engine makes lists itself, the neighbour list."""
         if self._numbers is None or not _core.arrays_agree(self._numbers, atoms.numbers, 0.0):
             self._numbers = None
             self._check_species(atoms)
             self._types = [m.types[atoms.numbers].astype(np.int32) for m in self._members]
             self.neighbors.reset()
             self._numbers = atoms.numbers.copy()
-        if self._lists_on_device:
+        if self._engine_makes_lists:
             return
         with engine_errors(InputError):
             self.neighbors.update(atoms.positions, atoms.cell.array, atoms.pbc, self._threads)

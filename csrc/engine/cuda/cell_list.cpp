@@ -56,8 +56,9 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
         a.low[k] = low;
         extent[k] = high - low;
     }
-    const std::int64_t most =
-        std::min(CELL_BINS_PER_ATOM * points.count + FEW_CELL_BINS, MOST_BINS);
+    const bool outer = !points.copies && points.num_local < points.count;
+    const std::int64_t most = std::min(CELL_BINS_PER_ATOM * points.count + FEW_CELL_BINS,
+                                       outer ? MOST_BINS / 2 : MOST_BINS);
     const Bins bins = choose_bins(extent, watch.periodic(), reach, most, TILE);
     // The host cannot make lists of copies.
     if (bins.shrunk > MOST_SHRUNK && !points.copies) return std::nullopt;
@@ -70,6 +71,7 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
         a.stencil[k] = narrow(bins.stencil[k]);
         a.num_bins *= a.tiles[k];
     }
+    a.outer_bins = outer ? a.num_bins : 0;
     a.num_points = points.count;
     a.square = reach * reach;
     return a;
@@ -131,7 +133,8 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
     } else {
         a.point_image = nullptr;
     }
-    bins_.grow(4 * size(a.num_bins + 1));
+    const std::int64_t num_bins = a.num_bins + a.outer_bins;
+    bins_.grow(4 * size(num_bins + 1));
     graph.reserve_nodes(points.num_local, num_nodes);
     a.num_nodes = num_nodes;
     a.host_given = points.positions;
@@ -155,10 +158,14 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
         function.cover(stream, threads, CELL_THREADS, a);
     };
     launch(find_bins_, std::max<std::int64_t>(num_points, 9));  // also without points
-    sort_.sort(stream, {num_points, CudaSort::bits(a.num_bins), a.key, nullptr, 0, sorted_keys,
+    sort_.sort(stream, {num_points, CudaSort::bits(num_bins), a.key, nullptr, 0, sorted_keys,
                         sorted, spare_keys, spare_values, work});
-    launch(place_points_, std::max<std::int64_t>(a.num_bins + 1, num_points));
-    if (!copies) number_nodes_.launch(stream, ceil_div(num_points, GROUPED_POINTS), 32, a);
+    launch(place_points_, std::max<std::int64_t>(num_bins + 1, num_points));
+    if (!copies)
+        number_nodes_.launch(stream,
+                             ceil_div(points.num_local, GROUPED_POINTS) +
+                                 ceil_div(num_points - points.num_local, GROUPED_POINTS),
+                             32, a);
     launch(count_edges_, 32 * num_points);
     sort_.sum(stream, graph.row_ptr, points.num_local, work);
 

@@ -95,6 +95,8 @@ bool CudaExecutor<T>::make_list(const VerletSkin& watch, const ListPoints& point
     const std::optional<CellArguments> grid = CudaCellList::grid(watch, points);
     if (!grid) return false;
     forget_steps();
+    const BufferPlan& least = program_.energy_plan;
+    check_memory(bytes_of_rows(least, least.local_width, points.num_local, points.num_nodes));
     reserve_results(points.num_local, points.num_nodes, points.count);
     std::copy_n(points.positions, 3 * points.count, positions());
     ListPoints staged = points;
@@ -159,10 +161,10 @@ void CudaExecutor<T>::reserve_results(std::int64_t local, std::int64_t nodes, st
 }
 
 template <typename T>
-std::size_t CudaExecutor<T>::end_of_rows(const BufferPlan& plan, std::int64_t local_width) const {
+std::size_t CudaExecutor<T>::bytes_of_rows(const BufferPlan& plan, std::int64_t local_width,
+                                           std::int64_t local, std::int64_t nodes) {
     constexpr auto ALIGNED = static_cast<std::int64_t>(DEVICE_ALIGNMENT / sizeof(T));
-    const std::int64_t items =
-        (plan.total_width + plan.chunk_width) * graph_.num_nodes + local_width * graph_.num_local;
+    const std::int64_t items = (plan.total_width + plan.chunk_width) * nodes + local_width * local;
     return size(ceil_div(items, ALIGNED)) * DEVICE_ALIGNMENT;
 }
 
@@ -181,11 +183,26 @@ void CudaExecutor<T>::reserve() {
                 std::max(most, end_of_rows(plan, plan.local_in_use[i]) + op->scratch_bytes(graph_));
         }
     }
-    arena_.grow(most);
-    edge_gradient_.grow(std::max<std::size_t>(1, graph_.gradient_bytes()));
+    const std::size_t gradients = std::max<std::size_t>(1, graph_.gradient_bytes());
+    const std::size_t needed = bytes() - arena_.bytes() - edge_gradient_.bytes() +
+                               std::max(most, arena_.bytes()) +
+                               std::max(gradients, edge_gradient_.bytes());
+    check_memory(needed);
+    const std::size_t spare = memory_ > 0 ? memory_ - needed : needed;
+    arena_.grow(most, spare);
+    edge_gradient_.grow(gradients, spare / 8);
     worker_.types = graph_.types;
     worker_.energies = on_device(results_.energies);
     worker_.failures = results_.on_device<int>(results_.flags);
+}
+
+template <typename T>
+void CudaExecutor<T>::check_memory(std::size_t needed) const {
+    const std::size_t held = bytes();
+    if (needed <= held && memory_ == 0) return;
+    const std::size_t allowed = memory_ > 0 ? memory_ : held + device_memory(stream_.device()).free;
+    if (needed > allowed)
+        throw MemoryError(static_cast<double>(needed), static_cast<double>(allowed));
 }
 
 // -- steps ---------------------------------------------------------------------------------------
@@ -193,14 +210,15 @@ void CudaExecutor<T>::reserve() {
 template <typename T>
 typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, bool communicates) {
     const bool virials = wanted.virial || wanted.virials;
-    // the last two decide which results are downloaded
+    const bool has_ghosts = graph_.num_nodes > graph_.num_local;
+    // forces and virials decide which results are downloaded
     const int kind = wanted.gradient + 2 * virials + 4 * communicates +
                      8 * (wanted.descriptors != nullptr) + 16 * small_ + 32 * wanted.forces +
-                     64 * wanted.virials;
+                     64 * wanted.virials + 128 * has_ghosts;
     const auto [found, made] = steps_.try_emplace(kind);
     Step& step = found->second;
     if (!made) return step;
-    step.parts = parts_of_step(program_, wanted.gradient, communicates, small_);
+    step.parts = parts_of_step(program_, wanted.gradient, communicates, has_ghosts, small_);
     while (events_.size() < step.parts.size() + 1)
         events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     return step;

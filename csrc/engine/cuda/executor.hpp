@@ -35,6 +35,9 @@ public:
     // them; works on NO_DEVICE.
     void ask_for_all_kernels();
 
+    // Bytes that all buffers may take; 0: what the device has.
+    void set_memory(std::size_t bytes) { memory_ = bytes; }
+
     // Drops the cached list of ghosts. All ranks call this together.
     void forget_ghosts() { ghosts_.forget_list(); }
     // Takes a new list, or other types. Must be called before the first run.
@@ -101,9 +104,15 @@ private:
     // Before a new list: reserves memory for results of nodes and positions of points.
     void reserve_results(std::int64_t local, std::int64_t nodes, std::int64_t points);
     void reserve();
+    // Throws MemoryError if so many bytes are more than may be taken.
+    void check_memory(std::size_t needed) const;
     // Returns the aligned number of bytes that the total rows, the chunk rows and the first
     // `local_width` items of local rows take.
-    std::size_t end_of_rows(const BufferPlan& plan, std::int64_t local_width) const;
+    static std::size_t bytes_of_rows(const BufferPlan& plan, std::int64_t local_width,
+                                     std::int64_t local, std::int64_t nodes);
+    std::size_t end_of_rows(const BufferPlan& plan, std::int64_t local_width) const {
+        return bytes_of_rows(plan, local_width, graph_.num_local, graph_.num_nodes);
+    }
     const double* upload_energy_weights(const Graph& graph, const Wanted& wanted);
     void enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
                            const Wanted& wanted);
@@ -142,6 +151,7 @@ private:
     std::unique_ptr<DevicePoints> points_;  // null: the program reads edges
     StepResults results_;
     bool prepared_ = false;
+    std::size_t memory_ = 0;
 
     DeviceMemory arena_, edge_gradient_, energy_weights_;
     PinnedMemory positions_, descriptors_;

@@ -56,6 +56,18 @@ public:
         return executor_ != nullptr ? executor_->kernels().summary() : code_->outlook();
     }
 
+    std::size_t total_memory() const override {
+        return guarded(device_, [&] { return device_memory(device_).total; });
+    }
+    double bytes_needed(double num_local, double num_nodes, double num_edges) const override {
+        // of DeviceEdges, StepResults, CudaCellList and gradients of edges in three parts
+        constexpr double OF_NODE = 260, OF_EDGE = 64 + 12 * sizeof(T);
+        const BufferPlan& plan = program_.gradient_plan;
+        return sizeof(T) * (static_cast<double>(plan.total_width + plan.chunk_width) * num_nodes +
+                            static_cast<double>(plan.local_width) * num_local) +
+               OF_NODE * num_nodes + OF_EDGE * num_edges;
+    }
+
     void do_evaluate(const System& system, Communicator* communicator,
                      const Results& results) override {
         check_ghosts(system, communicator);
@@ -170,6 +182,7 @@ private:
                     made->prepare();
                     executor_ = std::move(made);
                 }
+                executor_->set_memory(memory_);
                 function();
             });
             retry = false;
@@ -221,7 +234,8 @@ private:
         if (change == ListChange::edges || !own_listed_ ||
             !std::equal(types_.begin(), types_.end(), system.types)) {
             check_types(system.types, nodes, info_.num_types());
-            const ListPoints points{nodes, system.positions, system.types, nodes, nodes};
+            const ListPoints points{nodes, system.positions, system.types, system.num_local(),
+                                    nodes};
             copies_.forget();
             if (!executor_->make_list(*watch_, points, graph_)) {
                 watch_->reset();

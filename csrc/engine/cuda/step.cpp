@@ -144,6 +144,8 @@ private:
         }
         for (const Operand& input : op.inputs) {
             if (forward || input.saved_for_backward) add(uses.reads, plan_.values, input.id);
+            if (forward && op.forward_space == IterationSpace::exchange)
+                add(uses.writes, plan_.values, input.id);
             if (!forward && input.needs_gradient) add(uses.writes, plan_.gradients, input.id);
         }
         const auto outputs = [&](const OpSpec& of) {
@@ -165,13 +167,13 @@ private:
 }  // namespace
 
 std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
-                                    bool beside) {
+                                    bool has_ghosts, bool beside) {
     std::vector<StepPart> parts;
     const auto add = [&](StepPart::Kind kind, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
             // operations on points exchange numbers themselves
             const bool exchange = stage.exchanges() || stage.space == IterationSpace::points;
-            if (communicates || !stage.exchanges())
+            if (communicates || has_ghosts || !stage.exchanges())
                 parts.push_back({kind, &stage, exchange && communicates});
         }
     };

@@ -24,8 +24,9 @@ constexpr int STEP_STREAMS = 5;
 
 // Returns the parts in order of execution. With gradients and `beside`, parts that do not depend on
 // each other are on different streams: between two exchanges the first and the last part run on
-// stream 0, all others wait for the first, and the last waits for all.
+// stream 0, all others wait for the first, and the last waits for all. Without communicator and
+// ghosts, nothing is exchanged.
 std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
-                                    bool beside);
+                                    bool has_ghosts, bool beside);
 
 }  // namespace mdcg

@@ -79,6 +79,7 @@ void StepResults::download(const Part& last, const std::int32_t* node,
     a.to = host_.as<double>();
     a.count = static_cast<std::int64_t>((last.offset + last.bytes) / 8);
     a.node = node;
+    a.num_local = num_local_;
     a.num_nodes = num_nodes_;
     a.energies = item_of(energies);
     a.forces = item_of(forces);

@@ -34,7 +34,7 @@ public:
     void sum_energies(const DeviceStream& stream) const;
     void sum_virials(const DeviceStream& stream) const;
     // Copies all parts up to the last one that is wanted. Row node[i] of the energies, forces and
-    // virials is copied to row i (`node` is on the device, and all nodes are local); null: row i.
+    // virials is copied to row i (`node` is on the device); null: row i.
     void download(const Part& last, const std::int32_t* node, const DeviceStream& stream) const;
 
     template <typename N>

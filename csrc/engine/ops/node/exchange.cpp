@@ -1,8 +1,13 @@
 // Exchange: fills rows of ghosts from their owners, and adds gradients of ghosts to their owners.
+// Without a communicator, ghosts have rows of zeros, and their gradients are dropped.
+#include <algorithm>
+
+#include "core/integers.hpp"
 #include "engine/communicator.hpp"
 #include "engine/cpu_op.hpp"
 #include "engine/cuda/cuda_op.hpp"
 #include "engine/cuda/ghosts.hpp"
+#include "engine/graph.hpp"
 
 namespace mdcg {
 
@@ -22,8 +27,11 @@ public:
     explicit CpuExchange(const ExchangeSpec& spec) : x_(spec.x) {}
 
     void forward(Worker<T>& worker, Range) const override {
+        const std::int64_t local = worker.graph->num_local, nodes = worker.graph->num_nodes;
         if (worker.communicator != nullptr)
             worker.communicator->forward(worker.value(x_), x_.rows.width, sizeof(T));
+        else
+            std::fill(worker.value(x_, local), worker.value(x_, nodes), T(0));
     }
     void backward(Worker<T>& worker, Range) const override {
         if (worker.communicator != nullptr && x_.needs_gradient)
@@ -43,6 +51,12 @@ public:
         if (worker.communicator != nullptr)
             worker.ghosts->forward(*worker.communicator, worker.value(x_), x_.rows.width,
                                    *worker.edges, *worker.stream);
+        else
+            clear_on_device(worker.value(x_, worker.edges->num_local),
+                            size((worker.edges->num_nodes - worker.edges->num_local) *
+                                 x_.rows.width) *
+                                sizeof(T),
+                            *worker.stream);
     }
     void backward(CudaWorker<T>& worker, Range) const override {
         if (worker.communicator != nullptr && x_.needs_gradient)
