@@ -384,6 +384,9 @@ std::string Evaluator::summary() const {
         (about.double_precision ? "float64" : "float32") + ", " + model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+    if (domains_ != nullptr && !whole_)
+        text += ", " + std::to_string(domains_->count()) + " domains of at most " +
+                std::to_string(domains_->most_nodes()) + " atoms";
     text += ", " + model_->kernel_summary();
     const std::string warning = KernelCache::warning();
     return warning.empty() ? text : text + "; " + warning;

@@ -57,6 +57,8 @@ public:
     // One line, such as
     // "mace ScaleShiftMACE, float32, cpu (x86-64-v3), 2 threads, kernels: 3 cached"
     // "mace ScaleShiftMACE, float32, cuda:0 (NVIDIA H200, sm_90), kernels: 9 cached"
+    // "mace ScaleShiftMACE, float32, cuda:0 (NVIDIA H200, sm_90), 5 domains of at most 2419381
+    // atoms, kernels: 9 cached"
     std::string summary() const;
 
 private:

@@ -36,6 +36,8 @@ class Options(Struct):
         ("dispersion", ctypes.c_char_p),
         ("damping", ctypes.c_char_p),
         ("dispersion_cutoff", ctypes.c_double),
+        ("memory", ctypes.c_char_p),
+        ("memory_models", ctypes.c_int),
     ]
 
 

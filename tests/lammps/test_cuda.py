@@ -119,6 +119,28 @@ def test_dynamics(tmp_path: Path, models: Models, env: Any, name: str) -> None:
     same(got, want)
 
 
+def test_domains(tmp_path: Path, models: Models, env: Any) -> None:
+    """With little memory, a hot run in domains gives the trajectory of the CPU."""
+    write_data(tmp_path / "test.data", water(2, seed=5).repeat((7, 1, 1)))
+    text = hot(models("mace")).replace("run 12", "run 4")
+    want = run_input(tmp_path, text)
+    got = run_input(tmp_path, on("cuda memory 2MB", text), env=env)
+    assert int(re.findall(r"(\d+) domains of at most", said(got))[0]) > 1
+    same(got, want)
+
+
+def test_domains_are_for_one_rank(tmp_path: Path, models: Models) -> None:
+    """On several ranks little memory is an error, and so is a list that LAMMPS makes."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = head(models("mace")) + "run 0\n"
+    got = run_input(tmp_path, on("cuda memory 0.1MB", text), ranks=2, env=emulated(), check=False)
+    assert "use more ranks or devices, since a rank keeps all of its atoms in memory" in got.text
+    for device in ("cpu memory 1GB", "cuda memory much"):
+        got = run_input(tmp_path, on(device, text), env=emulated(), check=False)
+        expected = "use device cuda, no hybrid style" if "1GB" in device else "memory is 'much', exp"
+        assert expected in got.text
+
+
 @pytest.mark.parametrize(
     ("ranks", "options"), [(1, "committee mean"), (2, "committee first"), (2, "exchange peer")]
 )
