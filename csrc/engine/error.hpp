@@ -80,11 +80,17 @@ private:
 // Thrown before memory is taken: an evaluation needs more bytes than it may take.
 struct MemoryError : EngineError {
     MemoryError(double needed, double allowed)
-        : EngineError(ErrorKind::memory, "an evaluation needs " + size_text(needed) +
-                                             " of memory, and may take " + size_text(allowed)),
+        : EngineError(ErrorKind::memory, sizes_text(needed, allowed) +
+                                             ": evaluate a smaller system, or use more devices, "
+                                             "each with a rank of its own"),
           needed(needed),
           allowed(allowed) {}
     double needed, allowed;
+
+    static std::string sizes_text(double needed, double allowed) {
+        return "an evaluation needs " + size_text(needed) + " of memory, and may take " +
+               size_text(allowed);
+    }
 
     // As "12.5 GB" or "340 MB", rounded up.
     static std::string size_text(double bytes) {

@@ -152,15 +152,7 @@ void Evaluator::check(const Results& results) const {
 }
 
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
-    try {
-        guarded([&] { model_->evaluate(system, communicator, results); });
-    } catch (const MemoryError& error) {
-        if (system.empty_ghosts || communicator == nullptr) throw;
-        throw EngineError(ErrorKind::memory,
-                          std::string(error.what()) +
-                              ": use more ranks or devices, since a rank keeps all of its atoms in "
-                              "memory");
-    }
+    guarded([&] { model_->evaluate(system, communicator, results); });
     prepared_ = true;
 }
 
@@ -184,7 +176,8 @@ void Evaluator::evaluate(const CellSystem& system, const Results& results) {
             const auto share = 0.92 * static_cast<double>(model_->total_memory());
             throw EngineError(ErrorKind::memory,
                               std::to_string(system.num_nodes) + " atoms on " +
-                                  model_->device_label() + ": " + error.what() +
+                                  model_->device_label() + ": " +
+                                  MemoryError::sizes_text(error.needed, error.allowed) +
                                   ": set memory to '92 %' (" + MemoryError::size_text(share) +
                                   "), and domains of the system are evaluated one after the other");
         }

@@ -134,7 +134,7 @@ def test_domains_are_for_one_rank(tmp_path: Path, models: Models) -> None:
     write_data(tmp_path / "test.data", water(2, seed=5))
     text = head(models("mace")) + "run 0\n"
     got = run_input(tmp_path, on("cuda memory 0.1MB", text), ranks=2, env=emulated(), check=False)
-    assert "use more ranks or devices, since a rank keeps all of its atoms in memory" in got.text
+    assert "smaller system, or use more devices, each with a rank of its own" in got.text
     for device in ("cpu memory 1GB", "cuda memory much"):
         got = run_input(tmp_path, on(device, text), env=emulated(), check=False)
         expected = "use device cuda, no hybrid style" if "1GB" in device else "memory is 'much', exp"
