@@ -27,8 +27,8 @@ std::string mebibytes(std::size_t bytes) {
     const BytesOfDevice memory = device_memory(device);
     throw DeviceError(DeviceError::out_of_memory, OUT_OF_MEMORY,
                       "out of memory on device cuda:" + std::to_string(device) + ": " +
-                          mebibytes(bytes) + " are wanted, and " + mebibytes(memory.free) +
-                          " of " + mebibytes(memory.total) +
+                          mebibytes(bytes) + " are wanted, and " + mebibytes(memory.free) + " of " +
+                          mebibytes(memory.total) +
                           " are free: evaluate a smaller system, or use more devices",
                       true);
 }

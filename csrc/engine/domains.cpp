@@ -88,7 +88,8 @@ double estimate_neighbors(const CellSystem& system, double reach) {
                                         f[0][1] * (f[1][0] * f[2][2] - f[1][2] * f[2][0]) +
                                         f[0][2] * (f[1][0] * f[2][1] - f[1][1] * f[2][0]));
     volume *= cell_volume / skew;
-    const double share = std::min(4.0 / 3.0 * 3.14159265358979 * reach * reach * reach / volume, 1.0);
+    const double share =
+        std::min(4.0 / 3.0 * 3.14159265358979 * reach * reach * reach / volume, 1.0);
     double pairs = 0;
     const auto wrapped = [&](std::int64_t at, std::size_t k) {
         if (periodic[k]) return (at % bins.count[k] + bins.count[k]) % bins.count[k];
@@ -304,9 +305,9 @@ void Domains::divide(std::int64_t num_atoms, int threads) {
     domains_.erase(std::remove_if(domains_.begin(), domains_.end(),
                                   [](const Domain& domain) { return domain.num_core == 0; }),
                    domains_.end());
-    std::stable_sort(
-        domains_.begin(), domains_.end(),
-        [](const Domain& a, const Domain& b) { return a.atom.size() > b.atom.size(); });
+    std::stable_sort(domains_.begin(), domains_.end(), [](const Domain& a, const Domain& b) {
+        return a.atom.size() > b.atom.size();
+    });
 }
 
 CellSystem Domains::take(std::size_t domain, const CellSystem& system, int threads) {
@@ -382,8 +383,8 @@ void Domains::start(const Results& results, std::int64_t num_atoms) const {
 void Domains::add(const Results& results, int threads) const {
     const Domain& own = *taken_;
     if (results.energy != nullptr)
-        *results.energy = std::accumulate(energies_.begin(), energies_.begin() + own.num_core,
-                                          *results.energy);
+        *results.energy =
+            std::accumulate(energies_.begin(), energies_.begin() + own.num_core, *results.energy);
     for (int i = 0; results.virial != nullptr && i < 9; ++i) results.virial[i] += virial_[size(i)];
     const auto add_rows = [&](std::int64_t n) {
         const auto atom = std::int64_t(own.atom[size(n)]);

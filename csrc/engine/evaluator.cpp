@@ -55,9 +55,12 @@ void check_precision(const std::string& text, const Package& package) {
 
 // The bytes that a text such as "120 GB" or "90 %" of `total` names.
 double parse_memory(const std::string& text, std::size_t total) {
-    static const std::map<std::string, double> units{
-        {"%", static_cast<double>(total) / 100}, {"MB", 1e6},       {"GB", 1e9},
-        {"TB", 1e12},                            {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
+    static const std::map<std::string, double> units{{"%", static_cast<double>(total) / 100},
+                                                     {"MB", 1e6},
+                                                     {"GB", 1e9},
+                                                     {"TB", 1e12},
+                                                     {"MiB", 1048576.0},
+                                                     {"GiB", 1073741824.0}};
     std::size_t end = 0;
     double number = 0;
     const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -72,10 +72,11 @@ extern "C" __global__ void __launch_bounds__(256) place_points(const CellArgumen
     p.bin_ptr[i] = int(low);
 }
 
-// Numbers nodes, local ones first. A warp divides GROUPED_POINTS neighbouring points, in the order of
-// bins, into groups. A group begins with the first point that has no node yet. Then the point whose squared
-// distances from the points of the group have the smallest sum is added, until the group is full.
-// Distances ignore periodic images. If no groups are wanted, nodes are in the order of bins.
+// Numbers nodes, local ones first. A warp divides GROUPED_POINTS neighbouring points, in the order
+// of bins, into groups. A group begins with the first point that has no node yet. Then the point
+// whose squared distances from the points of the group have the smallest sum is added, until the
+// group is full. Distances ignore periodic images. If no groups are wanted, nodes are in the order
+// of bins.
 extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArguments p) {
     constexpr int OWN = GROUPED_POINTS / 32;  // points of a lane
     const int lane = threadIdx.x;
@@ -83,8 +84,7 @@ extern "C" __global__ void __launch_bounds__(32) number_nodes(const CellArgument
     const bool outer = blockIdx.x >= local_blocks;
     const Long first = outer ? p.num_local + (blockIdx.x - local_blocks) * GROUPED_POINTS
                              : Long(blockIdx.x) * GROUPED_POINTS;
-    const int count =
-        int(min(Long(GROUPED_POINTS), (outer ? p.num_points : p.num_local) - first));
+    const int count = int(min(Long(GROUPED_POINTS), (outer ? p.num_points : p.num_local) - first));
     float at[OWN][3], square[OWN] = {};  // sums of squared distances from the group, Å^2
     int number[OWN];                     // number of its node; -1: none yet
 #pragma unroll

@@ -410,9 +410,8 @@ void register_engine(py::module_& m) {
              py::arg("kernels") = "auto", py::arg("threads") = 0,
              py::arg("skin") = mdcg::EvaluatorOptions().skin, py::arg("precision") = "",
              py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
-             py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff,
-             py::arg("memory") = "", py::arg("memory_models") = 1,
-             py::call_guard<py::gil_scoped_release>(),
+             py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff, py::arg("memory") = "",
+             py::arg("memory_models") = 1, py::call_guard<py::gil_scoped_release>(),
              "Open a package, or with `dispersion` the dispersion that it holds. A model in place "
              "of a path is one whose package is opened once more, as it was read then.")
         .def(

@@ -212,7 +212,16 @@ class MDCGCalculator(Calculator):
                 "expected the functional of dispersion as well, such as dispersion='pbe'"
             )
         options = Options(
-            device, dtype, head, float(skin), species_types, kernels, threads, precision, added, memory
+            device,
+            dtype,
+            head,
+            float(skin),
+            species_types,
+            kernels,
+            threads,
+            precision,
+            added,
+            memory,
         )
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend

@@ -108,6 +108,14 @@ REFUSED: dict[str, tuple[Callable[[Host], int], int]] = {
     "/nonexistent.mdcg": (lambda h: h.open("/nonexistent.mdcg", None), FILE),
     "path is null": (lambda h: h.open(None, None), ARGUMENT),
     "'fast'": (lambda h: h.open(h.path, Options(kernels=b"fast")), ARGUMENT),
+    "memory is 'some', expected a share": (
+        lambda h: h.open(h.path, Options(memory=b"some")),
+        ARGUMENT,
+    ),
+    "mdcg_options.memory_models is -1": (
+        lambda h: h.open(h.path, Options(memory=b"1 GB", memory_models=-1)),
+        ARGUMENT,
+    ),
     "'tpu'": (lambda h: h.open(h.path, Options(device=b"tpu")), UNSUPPORTED),
     "threads is -1": (lambda h: h.open(h.path, Options(threads=-1)), ARGUMENT),
     "threads is -2": (lambda h: h.lib.mdcg_set_threads(h.model, -2), ARGUMENT),

@@ -150,7 +150,9 @@ def test_errors_name_atoms_of_the_system() -> None:
 
 def test_domains_that_are_too_small() -> None:
     model = _core.Model(MACE, memory="0.2 MB")
-    said = r"memory is 0\.2 MB, too little for the smallest domains of 300 atoms: set it to [\d.]+ MB"
+    said = (
+        r"memory is 0\.2 MB, too little for the smallest domains of 300 atoms: set it to [\d.]+ MB"
+    )
     with pytest.raises(_core.EngineError, match=said) as error:
         model.evaluate(**system_of("periodic"))
     least = str(error.value).split("set it to ")[1].removesuffix(" or more")

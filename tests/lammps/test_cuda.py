@@ -137,7 +137,9 @@ def test_domains_are_for_one_rank(tmp_path: Path, models: Models) -> None:
     assert "smaller system, or use more devices, each with a rank of its own" in got.text
     for device in ("cpu memory 1GB", "cuda memory much"):
         got = run_input(tmp_path, on(device, text), env=emulated(), check=False)
-        expected = "use device cuda, no hybrid style" if "1GB" in device else "memory is 'much', exp"
+        expected = (
+            "use device cuda, no hybrid style" if "1GB" in device else "memory is 'much', exp"
+        )
         assert expected in got.text
 
 

@@ -19,9 +19,9 @@ struct ListPoints {
     const double* positions = nullptr;    // [count][3]; `make` needs page-locked memory
     const std::int32_t* types = nullptr;  // [num_nodes]
     std::int64_t num_local = 0, num_nodes = 0;
-    // False: all points are nodes, local ones first, which get new numbers. True: the first points are the
-    // nodes, which keep their numbers; the others are copies. Only local nodes have edges. An edge
-    // to a point has the point's `node` as its sender, and the point's `image`.
+    // False: all points are nodes, local ones first, which get new numbers. True: the first points
+    // are the nodes, which keep their numbers; the others are copies. Only local nodes have edges.
+    // An edge to a point has the point's `node` as its sender, and the point's `image`.
     bool copies = false;
     const std::int32_t* node = nullptr;   // [count]
     const std::int32_t* image = nullptr;  // [count]

@@ -52,11 +52,11 @@ public:
             worker.ghosts->forward(*worker.communicator, worker.value(x_), x_.rows.width,
                                    *worker.edges, *worker.stream);
         else
-            clear_on_device(worker.value(x_, worker.edges->num_local),
-                            size((worker.edges->num_nodes - worker.edges->num_local) *
-                                 x_.rows.width) *
-                                sizeof(T),
-                            *worker.stream);
+            clear_on_device(
+                worker.value(x_, worker.edges->num_local),
+                size((worker.edges->num_nodes - worker.edges->num_local) * x_.rows.width) *
+                    sizeof(T),
+                *worker.stream);
     }
     void backward(CudaWorker<T>& worker, Range) const override {
         if (worker.communicator != nullptr && x_.needs_gradient)
