@@ -53,8 +53,8 @@ def sentence(kind: type[Exception], function: Callable[[], Any]) -> str:
 SHORT = (
     r"(out of memory on device cuda:0:|an evaluation needs .* of memory, and may take) .*: "
     r"evaluate a smaller system, or use more devices(, each with a rank of its own)?"
-    r"|\d+ atoms on cuda:0 .*: an evaluation needs .* of memory, and may take .*: set memory to '92 %'"
-    r" \(.*\), and domains of the system are evaluated one after the other"
+    r"|\d+ atoms on cuda:0 .*: an evaluation needs .* of memory, and may take .*: "
+    r"set memory to '92 %' \(.*\), and domains of the system are evaluated one after the other"
 )
 
 

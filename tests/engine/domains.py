@@ -31,7 +31,7 @@ def report(model: _core.Model) -> dict[str, Any]:
 
 
 def opened(path: str, least: int, system: dict[str, Any], **options: Any) -> _core.Model:
-    """Return a model with so little memory that it evaluates a system in `least` domains or more."""
+    """Return a model with so little memory that a system needs `least` domains or more."""
     whole = _core.Model(path, **options)
     whole.evaluate(**system)
     size = report(whole)["bytes"]

@@ -92,7 +92,7 @@ def test_domains_last_while_atoms_move_less_than_the_skin() -> None:
             1e-12,
         )
     assert report(model)["domain_cuts"] == cuts
-    system["positions"] = start + [2.0, 0.0, 0.0]
+    system["positions"] = start + np.array([2.0, 0.0, 0.0])
     model.evaluate(**system)
     assert report(model)["domain_cuts"] == cuts + 1
     system["cell"] = system["cell"] * 1.002  # within the skin: the images move
