@@ -52,7 +52,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         positions are not rounded for a float32 package.
     compute_forces, compute_stress : bool
         What `forward` computes besides energies.
-    kernels, threads, precision, memory : optional
+    kernels, threads, precision : optional
         See :class:`~mdcg.MDCGCalculator`.
 
     Raises
@@ -82,7 +82,6 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         kernels: str = "auto",
         threads: int | None = None,
         precision: str | None = None,
-        memory: str | None = None,
     ) -> None:
         super().__init__()
         if dtype not in (None, *_NUMPY):
@@ -95,7 +94,6 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 kernels=kernels,
                 threads=threads or 0,
                 precision=precision or "",
-                memory=memory or "",
             )
         if not self._engine.has_energy:
             raise ValueError(

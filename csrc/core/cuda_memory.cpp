@@ -24,7 +24,8 @@ std::string mebibytes(std::size_t bytes) {
 }
 
 [[noreturn]] void no_memory(int device, std::size_t bytes) {
-    const BytesOfDevice memory = device_memory(device);
+    BytesOfDevice memory;
+    cuda::cuMemGetInfo.status(&memory.free, &memory.total);  // no error but this one
     throw DeviceError(DeviceError::out_of_memory, OUT_OF_MEMORY,
                       "out of memory on device cuda:" + std::to_string(device) + ": " +
                           mebibytes(bytes) + " are wanted, and " + mebibytes(memory.free) + " of " +
@@ -60,7 +61,7 @@ void grow_memory(Memory& memory, std::size_t bytes,
 BytesOfDevice device_memory(int device) {
     BytesOfDevice found;
     const ContextScope scope(device);
-    cuda::cuMemGetInfo.status(&found.free, &found.total);
+    cuda::cuMemGetInfo(&found.free, &found.total);
     return found;
 }
 

@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "core/integers.hpp"
-#include "core/text.hpp"
+#include "core/interrupt.hpp"
+#include "core/threads.hpp"
 #include "engine/backend/cpu/parallel.hpp"
 #include "engine/neighbors/bins.hpp"
 
@@ -19,6 +20,7 @@ namespace {
 // Bins in which atoms are counted to find planes with equal numbers of atoms between them.
 constexpr std::int64_t PLANE_BINS = 1 << 16;
 constexpr std::int64_t MOST_PARTS = 64;  // of one direction
+constexpr double MOST_EDGES = 2.0e9;     // edges have 32-bit numbers, and are estimated
 constexpr double ROUNDING = 1e-6;        // Å
 
 constexpr std::int32_t CELLS = 1024, NO_CELL = 512;  // see packed()
@@ -38,8 +40,8 @@ double fraction(const double* position, const Matrix3& inverse, std::size_t k) {
     return position[0] * inverse[0][k] + position[1] * inverse[1][k] + position[2] * inverse[2][k];
 }
 
-}  // namespace
-
+// Estimates the neighbours of an atom within a reach, on average, from the numbers of atoms in
+// bins.
 double estimate_neighbors(const CellSystem& system, double reach) {
     VerletSkin watch(reach, 0);
     const std::int64_t atoms = system.num_nodes;
@@ -59,7 +61,6 @@ double estimate_neighbors(const CellSystem& system, double reach) {
         }
         extent[k] = high - low[k];
     }
-    // bins of half the reach, so that a neighbour is at most two bins away
     const Bins bins = choose_bins(extent, periodic, reach, 8 * atoms + 64);
     const auto& [nx, ny, nz] = bins.count;
     std::vector<std::int32_t> count(size(nx * ny * nz), 0);
@@ -75,11 +76,14 @@ double estimate_neighbors(const CellSystem& system, double reach) {
         }
         ++count[size((at[0] * ny + at[1]) * nz + at[2])];
     }
-    // the mean density in the bins of the stencil, times the volume of a sphere
+    // The part of the bins of the stencil that a sphere fills. Wide bins of a dilute system say
+    // little about neighbours, so all atoms in the stencil count.
     double volume = 1;
-    for (std::size_t k = 0; k < 3; ++k)
+    for (std::size_t k = 0; k < 3; ++k) {
+        const std::int64_t width = 2 * bins.stencil[k] + 1;
         volume *= std::max(extent[k] / static_cast<double>(bins.count[k]), 1e-3) *
-                  static_cast<double>(2 * bins.stencil[k] + 1);
+                  static_cast<double>(periodic[k] ? width : std::min(width, bins.count[k]));
+    }
     // A skewed cell has bins of a larger volume than the product of its heights.
     double skew = 1;
     for (std::size_t k = 0; k < 3; ++k) skew *= heights[k];
@@ -88,14 +92,15 @@ double estimate_neighbors(const CellSystem& system, double reach) {
                                         f[0][1] * (f[1][0] * f[2][2] - f[1][2] * f[2][0]) +
                                         f[0][2] * (f[1][0] * f[2][1] - f[1][1] * f[2][0]));
     volume *= cell_volume / skew;
-    const double share =
-        std::min(4.0 / 3.0 * 3.14159265358979 * reach * reach * reach / volume, 1.0);
+    const double sphere = 4.0 / 3.0 * 3.14159265358979 * reach * reach * reach;
+    const double filled = bins.shrunk > 1 ? 1.0 : std::min(sphere / volume, 1.0);
     double pairs = 0;
     const auto wrapped = [&](std::int64_t at, std::size_t k) {
         if (periodic[k]) return (at % bins.count[k] + bins.count[k]) % bins.count[k];
         return at < 0 || at >= bins.count[k] ? std::int64_t(-1) : at;
     };
-    for (std::int64_t x = 0; x < nx; ++x)
+    for (std::int64_t x = 0; x < nx; ++x) {
+        poll_interrupt();
         for (std::int64_t y = 0; y < ny; ++y)
             for (std::int64_t z = 0; z < nz; ++z) {
                 const std::int32_t own = count[size((x * ny + y) * nz + z)];
@@ -111,47 +116,103 @@ double estimate_neighbors(const CellSystem& system, double reach) {
                         }
                 pairs += own * around;
             }
-    return share * pairs / static_cast<double>(atoms);
+    }
+    return filled * pairs / static_cast<double>(atoms);
 }
 
-Domains::Domains(double cutoff, int layers) : cutoff_(cutoff), layers_(layers) {}
+}  // namespace
 
-void Domains::cut(const CellSystem& system, const Bytes& bytes, double limit, int threads) {
+Domains::Domains(double cutoff, int layers, Bytes bytes, double limit)
+    : cutoff_(cutoff), layers_(layers), bytes_(std::move(bytes)), limit_(limit) {}
+
+std::int64_t Domains::max_nodes() const {
+    std::int64_t most = 0;
+    for (const Domain& domain : domains_) most = std::max(most, domain.num_nodes());
+    return most;
+}
+
+double Domains::bytes_of(double num_local, double num_nodes) const {
+    const double edges = num_local * neighbors_;
+    if (edges > MOST_EDGES) return std::numeric_limits<double>::infinity();
+    return correction_ * bytes_(num_local, num_nodes, edges);
+}
+
+bool Domains::divide(const CellSystem& system, int threads) {
     const std::int64_t atoms = system.num_nodes;
-    if (watch_ == nullptr || watch_->skin() != system.skin) {
-        watch_ = std::make_unique<VerletSkin>(layers_ * cutoff_, system.skin);
+    if (skin_watch_ == nullptr || skin_watch_->skin() != system.skin)
+        skin_watch_ = std::make_unique<VerletSkin>(layers_ * cutoff_, system.skin, 0.0);
+    if (skin_watch_->needs_rebuild(atoms, system.positions, system.cell, system.periodic,
+                                   threads) != ListChange::edges)
+        return is_divided();
+    domains_.clear();
+    estimate(system);
+    if (correction_ * whole_bytes_ <= limit_) {
+        predicted_ = correction_ * whole_bytes_;
+    } else {
         margin_ = system.skin + ROUNDING;
+        cut(system, threads);
     }
-    if (watch_->needs_rebuild(atoms, system.positions, system.cell, system.periodic, threads) !=
-        ListChange::edges)
-        return;
-    ++num_cuts_;
+    skin_watch_->keep(system.positions);
+    return is_divided();
+}
+
+void Domains::estimate(const CellSystem& system) {
+    const double before = neighbors_;
+    neighbors_ = estimate_neighbors(system, cutoff_);
+    // Corrections are for one system, whose density changes little.
+    if (system.num_nodes != num_atoms_ || std::abs(neighbors_ - before) > 0.1 * before)
+        correction_ = 1;
+    num_atoms_ = system.num_nodes;
+    // a longer reach has more neighbours, as its volume has
+    const double nodes = static_cast<double>(num_atoms_), longer = 1 + system.skin / cutoff_;
+    const double edges = nodes * neighbors_ * longer * longer * longer;
+    whole_bytes_ =
+        edges > MOST_EDGES ? std::numeric_limits<double>::infinity() : bytes_(nodes, nodes, edges);
+}
+
+void Domains::correct(double needed) {
+    correction_ *= 1.02 * std::max(needed / predicted_, 1.0);
+    skin_watch_.reset();
+}
+
+void Domains::cut(const CellSystem& system, int threads) {
+    ++num_divisions_;
     measure(system, threads);
-    for (double allowed = limit;;) {
-        counts_ = choose(static_cast<double>(atoms), bytes, allowed);
-        find_planes(atoms);
-        divide(atoms, threads);
+    double least = std::numeric_limits<double>::infinity();  // bytes of any division
+    for (double allowed = limit_;;) {
+        poll_interrupt();
+        try {
+            counts_ = choose(static_cast<double>(num_atoms_), allowed);
+        } catch (const MemoryError& error) {
+            along_ = std::vector<double>();
+            throw MemoryError(std::isinf(least) ? error.needed : least, limit_);
+        }
+        find_planes(num_atoms_);
+        std::vector<Domain> found = make_domains(num_atoms_, threads);
         double most = 0;
-        for (const Domain& domain : domains_)
-            most = std::max(most, bytes(static_cast<double>(domain.num_local),
-                                        static_cast<double>(domain.atom.size())));
-        if (most <= limit) break;
-        allowed *= 0.98 * limit / most;  // the atoms are not spread evenly
+        for (const Domain& domain : found) most = std::max(most, bytes_of(domain));
+        least = std::min(least, most);
+        if (most <= limit_) {
+            domains_ = std::move(found);
+            break;
+        }
+        allowed *= 0.98 * limit_ / most;  // the atoms are not spread evenly
     }
     along_ = std::vector<double>();
-    watch_->keep(system.positions);
+    std::stable_sort(domains_.begin(), domains_.end(),
+                     [&](const Domain& a, const Domain& b) { return bytes_of(a) > bytes_of(b); });
 }
 
 // Measures where atoms are along each direction.
 void Domains::measure(const CellSystem& system, int threads) {
     const std::int64_t atoms = system.num_nodes;
-    const std::array<bool, 3>& periodic = watch_->periodic();
-    const Vector3 heights = watch_->heights();
+    const std::array<bool, 3>& periodic = skin_watch_->periodic();
+    const Vector3 heights = skin_watch_->heights();
     along_.resize(size(3 * atoms));
     wraps_.resize(size(3 * atoms));
     share(threads, atoms, [&](std::int64_t i, int) {
         for (std::size_t k = 0; k < 3; ++k) {
-            double at = fraction(system.positions + 3 * i, watch_->inverse(), k);
+            double at = fraction(system.positions + 3 * i, skin_watch_->inverse(), k);
             const double cells = periodic[k] ? std::floor(at) : 0.0;
             at -= cells;
             along_[size(3 * i) + k] = at * heights[k];
@@ -174,31 +235,33 @@ void Domains::measure(const CellSystem& system, int threads) {
 
 // Returns the numbers of parts for which all domains together have the fewest local nodes, if atoms
 // are spread evenly.
-Domains::Counts Domains::choose(double num_atoms, const Bytes& bytes, double limit) const {
+Domains::Counts Domains::choose(double num_atoms, double limit) const {
     Counts most{}, best{};
     for (std::size_t k = 0; k < 3; ++k)
         most[k] = std::clamp<std::int64_t>(static_cast<std::int64_t>(length_[k] / cutoff_), 1,
                                            MOST_PARTS);
-    const auto share = [&](std::size_t k, std::int64_t parts, double reach) {
-        return parts == 1 ? 1.0 : 1.0 / static_cast<double>(parts) + 2 * reach / length_[k];
+    const auto part_of_atoms = [&](const Counts& counts, double reach) {
+        double part = 1;
+        for (std::size_t k = 0; k < 3; ++k)
+            if (counts[k] > 1)
+                part *= 1.0 / static_cast<double>(counts[k]) + 2 * reach / length_[k];
+        return part;
     };
     double least = std::numeric_limits<double>::infinity(), smallest = least;
-    for (std::int64_t x = 1; x <= most[0]; ++x)
-        for (std::int64_t y = 1; y <= most[1]; ++y)
-            for (std::int64_t z = 1; z <= most[2]; ++z) {
-                double local = num_atoms, nodes = num_atoms;
-                for (const auto& [k, parts] : {std::pair{0, x}, {1, y}, {2, z}}) {
-                    local *= share(size(k), parts, inner_reach());
-                    nodes *= share(size(k), parts, outer_reach());
-                }
-                const double needed = bytes(local, nodes);
+    Counts counts{};
+    for (counts[0] = 1; counts[0] <= most[0]; ++counts[0])
+        for (counts[1] = 1; counts[1] <= most[1]; ++counts[1])
+            for (counts[2] = 1; counts[2] <= most[2]; ++counts[2]) {
+                const double local = num_atoms * part_of_atoms(counts, inner_reach());
+                const double needed =
+                    bytes_of(local, num_atoms * part_of_atoms(counts, outer_reach()));
                 smallest = std::min(smallest, needed);
-                const double all = local * static_cast<double>(x * y * z);
+                const double all = local * static_cast<double>(counts[0] * counts[1] * counts[2]);
                 if (needed > limit || all >= least) continue;
                 least = all;
-                best = {x, y, z};
+                best = counts;
             }
-    if (least == std::numeric_limits<double>::infinity()) throw MemoryError(smallest, limit);
+    if (std::isinf(least)) throw MemoryError(smallest, limit);
     return best;
 }
 
@@ -239,7 +302,7 @@ void Domains::find_parts(std::size_t direction, double along, std::vector<Part>&
     const auto next = std::upper_bound(planes.begin(), planes.end(), along) - planes.begin();
     const std::int64_t own = std::clamp<std::int64_t>(next - 1, 0, count - 1);
     parts.push_back({own, 0, core});
-    const bool periodic = watch_->periodic()[direction];
+    const bool periodic = skin_watch_->periodic()[direction];
     // Parts are numbered on through the images of the cell.
     const auto add = [&](std::int64_t part, int side) {
         if (!periodic && (part < 0 || part >= count)) return false;
@@ -257,7 +320,7 @@ void Domains::find_parts(std::size_t direction, double along, std::vector<Part>&
         }
 }
 
-void Domains::divide(std::int64_t num_atoms, int threads) {
+std::vector<Domains::Domain> Domains::make_domains(std::int64_t num_atoms, int threads) const {
     const auto number_of = [&](std::size_t k) {
         return static_cast<std::int64_t>(planes_[k].size()) - 1;
     };
@@ -265,61 +328,76 @@ void Domains::divide(std::int64_t num_atoms, int threads) {
     struct Rows {
         std::array<std::vector<std::int32_t>, 3> atom, image;  // by ring
     };
-    // Each thread takes neighbouring atoms, so that the order does not depend on their number.
     threads = std::max(threads, 1);
     std::vector<std::vector<Rows>> found(size(threads), std::vector<Rows>(count));
+    FirstError error;
+    const auto keep_error = [&](const auto& function) {
+        try {
+            function();
+        } catch (...) {
+            error.keep();
+        }
+    };
+    // Each thread takes neighbouring atoms, so that the order does not depend on their number.
     share(threads, threads, [&](std::int64_t thread, int) {
-        std::array<std::vector<Part>, 3> parts;
-        for (std::int64_t i = num_atoms * thread / threads; i < num_atoms * (thread + 1) / threads;
-             ++i) {
-            for (std::size_t k = 0; k < 3; ++k) find_parts(k, along_[size(3 * i) + k], parts[k]);
-            for (const Part& x : parts[0])
-                for (const Part& y : parts[1])
-                    for (const Part& z : parts[2]) {
-                        const auto domain =
-                            size((x.number * number_of(1) + y.number) * number_of(2) + z.number);
-                        Rows& rows = found[size(thread)][domain];
-                        const auto ring = size(std::max({x.ring, y.ring, z.ring}));
-                        rows.atom[ring].push_back(narrow(i));
-                        rows.image[ring].push_back(packed({x.image, y.image, z.image}));
-                    }
-        }
-    });
-    domains_.assign(count, {});
-    share(threads, static_cast<std::int64_t>(count), [&](std::int64_t number, int) {
-        Domain& domain = domains_[size(number)];
-        for (const std::size_t ring : {core, inner, outer}) {
-            for (std::vector<Rows>& each : found) {
-                Rows& rows = each[size(number)];
-                domain.atom.insert(domain.atom.end(), rows.atom[ring].begin(),
-                                   rows.atom[ring].end());
-                domain.image.insert(domain.image.end(), rows.image[ring].begin(),
-                                    rows.image[ring].end());
-                rows.atom[ring] = rows.image[ring] = std::vector<std::int32_t>();
+        keep_error([&] {
+            std::array<std::vector<Part>, 3> parts;
+            const std::int64_t end = num_atoms * (thread + 1) / threads;
+            for (std::int64_t i = num_atoms * thread / threads; i < end; ++i) {
+                for (std::size_t k = 0; k < 3; ++k)
+                    find_parts(k, along_[size(3 * i) + k], parts[k]);
+                for (const Part& x : parts[0])
+                    for (const Part& y : parts[1])
+                        for (const Part& z : parts[2]) {
+                            const std::int64_t domain =
+                                (x.number * number_of(1) + y.number) * number_of(2) + z.number;
+                            Rows& rows = found[size(thread)][size(domain)];
+                            const auto ring = size(std::max({x.ring, y.ring, z.ring}));
+                            rows.atom[ring].push_back(narrow(i));
+                            rows.image[ring].push_back(packed({x.image, y.image, z.image}));
+                        }
             }
-            const auto nodes = static_cast<std::int64_t>(domain.atom.size());
-            if (ring == core) domain.num_core = nodes;
-            if (ring != outer) domain.num_local = nodes;
-        }
+        });
     });
-    domains_.erase(std::remove_if(domains_.begin(), domains_.end(),
-                                  [](const Domain& domain) { return domain.num_core == 0; }),
-                   domains_.end());
-    std::stable_sort(domains_.begin(), domains_.end(), [](const Domain& a, const Domain& b) {
-        return a.atom.size() > b.atom.size();
+    error.rethrow();
+    std::vector<Domain> domains(count);
+    share(threads, static_cast<std::int64_t>(count), [&](std::int64_t number, int) {
+        keep_error([&] {
+            Domain& domain = domains[size(number)];
+            for (const std::size_t ring : {core, inner, outer}) {
+                for (std::vector<Rows>& each : found) {
+                    Rows& rows = each[size(number)];
+                    const auto append = [](std::vector<std::int32_t>& to,
+                                           std::vector<std::int32_t>& from) {
+                        to.insert(to.end(), from.begin(), from.end());
+                        from = std::vector<std::int32_t>();
+                    };
+                    append(domain.atom, rows.atom[ring]);
+                    append(domain.image, rows.image[ring]);
+                }
+                if (ring == core) domain.num_core = domain.num_nodes();
+                if (ring != outer) domain.num_local = domain.num_nodes();
+            }
+        });
     });
+    error.rethrow();
+    domains.erase(std::remove_if(domains.begin(), domains.end(),
+                                 [](const Domain& domain) { return domain.num_core == 0; }),
+                  domains.end());
+    return domains;
 }
 
-CellSystem Domains::take(std::size_t domain, const CellSystem& system, int threads) {
-    taken_ = &domains_[domain];
-    const Domain& own = *taken_;
-    const auto nodes = static_cast<std::int64_t>(own.atom.size());
+CellSystem Domains::gather_nodes(std::size_t domain, const CellSystem& system, int threads) {
+    gathered_ = &domains_[domain];
+    const Domain& own = *gathered_;
+    predicted_ = bytes_of(own);
+    const std::int64_t nodes = own.num_nodes();
     std::array<bool, 3> cut{};
     for (std::size_t k = 0; k < 3; ++k) {
         cut[k] = planes_[k].size() > 2;
-        periodic_[k] = watch_->periodic()[k] && !cut[k];
+        periodic_[k] = skin_watch_->periodic()[k] && !cut[k];
     }
-    const Matrix3& full = watch_->full();
+    const Matrix3& full = skin_watch_->full();
     positions_.resize(size(3 * nodes));
     types_.resize(size(nodes));
     share(threads, nodes, [&](std::int64_t n, int) {
@@ -329,7 +407,7 @@ CellSystem Domains::take(std::size_t domain, const CellSystem& system, int threa
         std::copy_n(system.positions + 3 * atom, 3, to);
         const std::array<int, 3> image = unpacked(own.image[size(n)]);
         for (std::size_t k = 0; k < 3; ++k) {
-            if (!cut[k] || !watch_->periodic()[k]) continue;
+            if (!cut[k] || !skin_watch_->periodic()[k]) continue;
             const double cells = image[k] - wraps_[size(3 * atom) + k];
             for (std::size_t c = 0; c < 3; ++c) to[c] += cells * full[k][c];
         }
@@ -349,39 +427,41 @@ CellSystem Domains::take(std::size_t domain, const CellSystem& system, int threa
     return found;
 }
 
-std::vector<std::int64_t> Domains::atoms() const {
-    return {taken_->atom.begin(), taken_->atom.end()};
+std::vector<std::int64_t> Domains::atoms_of_nodes() const {
+    return {gathered_->atom.begin(), gathered_->atom.end()};
 }
 
-Results Domains::wanted(const Results& results, int descriptor_width) {
-    const auto nodes = taken_->atom.size();
-    const auto local = size(taken_->num_local);
+Results Domains::results_of_domain(const Results& results, int descriptor_width) {
+    const auto nodes = gathered_->atom.size();
+    const auto local = size(gathered_->num_local);
     descriptor_width_ = descriptor_width;
-    Results out = results;
-    const auto into = [](double*& target, std::vector<double>& rows, std::size_t count) {
-        if (target == nullptr) return;
+    const auto buffer = [](bool wanted, std::vector<double>& rows, std::size_t count) {
+        if (!wanted) return static_cast<double*>(nullptr);
         rows.resize(count);
-        target = rows.data();
+        return rows.data();
     };
-    if (results.energy != nullptr || results.energies != nullptr) out.energies = &energy_;
-    if (results.energy != nullptr) out.energy = &energy_;
-    if (results.virial != nullptr) out.virial = virial_.data();
-    into(out.energies, energies_, local);
-    into(out.forces, forces_, 3 * nodes);
-    into(out.virials, virials_, 9 * nodes);
-    into(out.descriptors, descriptors_, local * size(descriptor_width));
+    Results out{};
+    out.energy = results.energy != nullptr ? &energy_ : nullptr;
+    out.virial = results.virial != nullptr ? virial_.data() : nullptr;
+    // the energy of the core is summed from those of its nodes
+    out.energies =
+        buffer(results.energy != nullptr || results.energies != nullptr, energies_, local);
+    out.forces = buffer(results.forces != nullptr, forces_, 3 * nodes);
+    out.virials = buffer(results.virials != nullptr, virials_, 9 * nodes);
+    out.descriptors =
+        buffer(results.descriptors != nullptr, descriptors_, local * size(descriptor_width));
     return out;
 }
 
-void Domains::start(const Results& results, std::int64_t num_atoms) const {
+void Domains::clear_results(const Results& results, std::int64_t num_atoms) {
     if (results.energy != nullptr) *results.energy = 0;
     if (results.forces != nullptr) std::fill_n(results.forces, 3 * num_atoms, 0.0);
     if (results.virial != nullptr) std::fill_n(results.virial, 9, 0.0);
     if (results.virials != nullptr) std::fill_n(results.virials, 9 * num_atoms, 0.0);
 }
 
-void Domains::add(const Results& results, int threads) const {
-    const Domain& own = *taken_;
+void Domains::add_results(const Results& results, int threads) const {
+    const Domain& own = *gathered_;
     if (results.energy != nullptr)
         *results.energy =
             std::accumulate(energies_.begin(), energies_.begin() + own.num_core, *results.energy);
@@ -402,8 +482,7 @@ void Domains::add(const Results& results, int threads) const {
                         results.descriptors + atom * descriptor_width_);
         add_rows(n);
     });
-    for (std::int64_t n = own.num_core; n < static_cast<std::int64_t>(own.atom.size()); ++n)
-        add_rows(n);
+    for (std::int64_t n = own.num_core; n < own.num_nodes(); ++n) add_rows(n);
 }
 
 }  // namespace mdcg

@@ -20,50 +20,60 @@
 
 namespace mdcg {
 
-// Estimates the edges of an atom of a system, on average, from the numbers of atoms in bins.
-double estimate_neighbors(const CellSystem& system, double reach);
-
 class Domains {
 public:
-    // Bytes that an evaluation needs for a domain of so many local nodes and nodes.
-    using Bytes = std::function<double(double local, double nodes)>;
+    // About the bytes that an evaluation of so many local nodes, nodes and edges needs.
+    using Bytes = std::function<double(double num_local, double num_nodes, double num_edges)>;
 
-    // `layers`: cutoffs from an atom to those farthest away on which its energy depends.
-    Domains(double cutoff, int layers);
+    // `layers`: cutoffs from an atom to those farthest away on which its energy depends. `limit`:
+    // bytes that an evaluation may take.
+    Domains(double cutoff, int layers, Bytes bytes, double limit);
 
-    // Cuts a system into domains of at most `limit` bytes each, unless the domains of the last call
-    // are still good: they have a margin of the system's skin. Throws GeometryError for wrong
-    // positions, and MemoryError if domains as thick as the cutoff still need more.
-    void cut(const CellSystem& system, const Bytes& bytes, double limit, int threads);
-
-    std::size_t count() const { return domains_.size(); }
-    // How often the system was cut, and the nodes of the largest domain.
-    std::int64_t num_cuts() const { return num_cuts_; }
-    std::int64_t most_nodes() const {
-        return domains_.empty() ? 0 : static_cast<std::int64_t>(domains_.front().atom.size());
+    // Returns whether a system needs more memory than the limit as a whole, by estimate. If so,
+    // divides it into domains, unless those of the last call are still good: they have a margin of
+    // the system's skin. Throws GeometryError for wrong positions, and MemoryError if domains as
+    // thick as the cutoff still need more.
+    bool divide(const CellSystem& system, int threads);
+    // Whether a system of so many atoms may need more memory than the limit.
+    bool may_divide(std::int64_t num_atoms) const {
+        const auto atoms = static_cast<double>(num_atoms);
+        return 2 * bytes_(atoms, atoms, 0) > limit_;  // edges take less than rows
     }
-    // The next call of cut() makes other domains, as after an evaluation that needed more memory.
-    void forget() { watch_.reset(); }
+    // Corrects estimates after an evaluation that needed more bytes. The next call of divide()
+    // decides again.
+    void correct(double needed);
 
-    // The nodes of a domain at the positions of the system, valid until the next call. Cores come
-    // first, and nodes that only send last.
-    CellSystem take(std::size_t domain, const CellSystem& system, int threads);
-    // Where results of the domain that was taken last go, if `results` of the system are wanted.
-    Results wanted(const Results& results, int descriptor_width);
-    // Adds these results to those of the system; start() sets them to zero before the first domain.
-    void start(const Results& results, std::int64_t num_atoms) const;
-    void add(const Results& results, int threads) const;
-    // The atom of a node of the domain that was taken last.
-    std::vector<std::int64_t> atoms() const;
+    bool is_divided() const { return !domains_.empty(); }
+    std::size_t count() const { return domains_.size(); }
+    // Number of divisions so far.
+    std::int64_t num_divisions() const { return num_divisions_; }
+    // Nodes of the largest domain, images included.
+    std::int64_t max_nodes() const;
+
+    // Returns the nodes of a domain at the positions of the system, valid until the next call.
+    // Nodes of the core come first, and nodes that only send last.
+    CellSystem gather_nodes(std::size_t domain, const CellSystem& system, int threads);
+    // Returns pointers to buffers of the gathered domain for those results of the system that are
+    // wanted.
+    Results results_of_domain(const Results& results, int descriptor_width);
+    // Sets the results of the system to zero; called before the first domain.
+    static void clear_results(const Results& results, std::int64_t num_atoms);
+    // Adds the results of the gathered domain to those of the system.
+    void add_results(const Results& results, int threads) const;
+    // The atom of each node of the gathered domain.
+    std::vector<std::int64_t> atoms_of_nodes() const;
 
 private:
     struct Domain {
-        std::vector<std::int32_t> atom;   // [nodes]
-        std::vector<std::int32_t> image;  // [nodes] cells from the wrapped atom; see packed()
+        std::vector<std::int32_t> atom;   // [num_nodes]
+        std::vector<std::int32_t> image;  // [num_nodes] cells from the wrapped atom; see packed()
         std::int64_t num_core = 0, num_local = 0;
+
+        std::int64_t num_nodes() const { return static_cast<std::int64_t>(atom.size()); }
     };
+    // Where a node of a domain is: in its box; near enough to have energies; or only sending.
+    enum Ring { core, inner, outer };
     // A part of a direction that an atom, or an image of it, is in or near.
-    enum Ring { core, inner, outer };  // inner: other local nodes
     struct Part {
         std::int64_t number;
         int image;  // cell vectors from the wrapped atom to the node
@@ -74,33 +84,55 @@ private:
     // Lengths, in Å, from a box to the farthest local nodes and to the farthest nodes around it.
     double inner_reach() const { return (layers_ - 1) * cutoff_ + (layers_ > 1 ? margin_ : 0.0); }
     double outer_reach() const { return layers_ * cutoff_ + margin_; }
-    Counts choose(double num_atoms, const Bytes& bytes, double limit) const;
+    // The estimate of `bytes_` for a domain.
+    double bytes_of(double num_local, double num_nodes) const;
+    double bytes_of(const Domain& domain) const {
+        return bytes_of(static_cast<double>(domain.num_local),
+                        static_cast<double>(domain.num_nodes()));
+    }
+    void estimate(const CellSystem& system);
+    void cut(const CellSystem& system, int threads);
+    Counts choose(double num_atoms, double limit) const;
     void measure(const CellSystem& system, int threads);
     void find_planes(std::int64_t num_atoms);
     void find_parts(std::size_t direction, double along, std::vector<Part>& parts) const;
-    void divide(std::int64_t num_atoms, int threads);
+    std::vector<Domain> make_domains(std::int64_t num_atoms, int threads) const;
 
     double cutoff_;
     int layers_;
-    double margin_ = 0;  // Å, with a little for rounding
-    std::unique_ptr<VerletSkin> watch_;
-    std::int64_t num_cuts_ = 0;
+    Bytes bytes_;
+    double limit_;
+
+    // The system that was estimated last.
+    std::unique_ptr<VerletSkin> skin_watch_;  // null: the next call of divide() estimates
+    double margin_ = 0;                       // its skin with a little for rounding, Å
+    std::int64_t num_atoms_ = -1;
+    double neighbors_ = 0;    // of an atom, without skin, on average
+    double whole_bytes_ = 0;  // estimate for the whole system, without correction
+    double predicted_ = 0;    // bytes of the evaluation to come, by estimate
+    double correction_ = 1;   // by how much estimates for this system fell short
+    std::int64_t num_divisions_ = 0;
+
     Counts counts_{1, 1, 1};  // parts along each direction
-    // Perpendicular to the planes of the cell, in Å.
+    // The lowest position and the length of the system perpendicular to the planes of the cell, Å.
     Vector3 low_{}, length_{};
     std::array<std::vector<double>, 3> planes_;  // [parts + 1]
     std::vector<double> along_;                  // [num_atoms][3], while domains are made
     std::vector<std::int32_t> wraps_;            // [num_atoms][3] cells from the cell to the atom
-    std::vector<Domain> domains_;                // those with most nodes first
+    std::vector<Domain> domains_;                // those that need most memory first
 
-    // The domain that was taken last.
-    const Domain* taken_ = nullptr;
+    // The domain that was gathered last.
+    const Domain* gathered_ = nullptr;
     std::array<bool, 3> periodic_{};
-    std::vector<double> positions_, weights_;  // [nodes][3], [local]
-    std::vector<std::int32_t> types_;          // [nodes]
+    std::vector<double> positions_;    // [num_nodes][3]
+    std::vector<double> weights_;      // [num_local]
+    std::vector<std::int32_t> types_;  // [num_nodes]
     double energy_ = 0;
     std::array<double, 9> virial_{};
-    std::vector<double> energies_, forces_, virials_, descriptors_;
+    std::vector<double> energies_;     // [num_local]
+    std::vector<double> forces_;       // [num_nodes][3]
+    std::vector<double> virials_;      // [num_nodes][3][3]
+    std::vector<double> descriptors_;  // [num_local][descriptor_width_]
     int descriptor_width_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,6 +31,9 @@ namespace {
 
 // All threads share the evaluation of a group of systems that has at least this many nodes.
 constexpr std::int64_t NODES_FOR_THREADS = 512;
+
+constexpr double LEAST_MEMORY = 1e5;    // bytes
+constexpr double ADVISED_SHARE = 0.92;  // of a device's memory; the driver needs some itself
 
 // Throws EngineError unless `text` is empty or names the package's precision: "fp32" or "float32",
 // "fp64" or "float64".
@@ -54,24 +58,27 @@ void check_precision(const std::string& text, const Package& package) {
 }
 
 // The bytes that a text such as "120 GB" or "90 %" of `total` names.
-double parse_memory(const std::string& text, std::size_t total) {
-    static const std::map<std::string, double> units{{"%", static_cast<double>(total) / 100},
-                                                     {"MB", 1e6},
-                                                     {"GB", 1e9},
-                                                     {"TB", 1e12},
-                                                     {"MiB", 1048576.0},
-                                                     {"GiB", 1073741824.0}};
+double parse_memory(const std::string& text, double total, const std::string& device) {
+    static const std::map<std::string, double> units{
+        {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
     std::size_t end = 0;
     double number = 0;
     const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error == std::errc()) end = static_cast<std::size_t>(after - text.data());
     while (end > 0 && end < text.size() && text[end] == ' ') ++end;
-    const auto unit = units.find(text.substr(end));
-    if (!(number > 0) || unit == units.end() || (unit->first == "%" && number > 100))
+    const std::string unit = text.substr(end);
+    const auto known = units.find(unit);
+    const double bytes = unit == "%"            ? number / 100 * total
+                         : known != units.end() ? number * known->second
+                                                : std::numeric_limits<double>::quiet_NaN();
+    if (!(bytes >= LEAST_MEMORY))
         bad_argument("memory is '" + text +
-                     "', expected a share of the device such as '90 %', or a size such as '120 GB' "
-                     "(or MB, TB, MiB, GiB)");
-    return number * unit->second;
+                     "', expected a share of the device such as '90 %', or a size of 0.1 MB or "
+                     "more such as '120 GB' (or MB, TB, MiB, GiB)");
+    if (bytes > total)
+        bad_argument("memory is '" + text + "', and " + device + " has " +
+                     MemoryError::size_text(total) + ", expected no more");
+    return bytes;
 }
 
 }  // namespace
@@ -95,8 +102,26 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
         model_ = open_cuda_model(std::move(network), std::move(info), device, choice_);
     set_threads(options.threads);
     if (options.memory.empty()) return;
-    memory_ = parse_memory(options.memory, model_->total_memory()) / options.memory_models;
+    if (options.memory_models < 1)
+        bad_argument("memory_models is " + std::to_string(options.memory_models) +
+                     ", expected 1 or more");
+    memory_models_ = options.memory_models;
+    memory_ = parse_memory(options.memory, static_cast<double>(model_->total_memory()),
+                           model_->device_label()) /
+              memory_models_;
     model_->set_memory(static_cast<std::size_t>(memory_));
+    make_domains();
+}
+
+void Evaluator::make_domains() {
+    domains_.reset();
+    if (memory_ == 0 || model_->reach_in_cutoffs() == 0) return;
+    domains_ = std::make_unique<Domains>(
+        info().r_max, model_->reach_in_cutoffs(),
+        [this](double local, double nodes, double edges) {
+            return model_->bytes_needed(local, nodes, edges);
+        },
+        memory_);
 }
 
 void Evaluator::set_threads(int threads) {
@@ -123,7 +148,7 @@ void Evaluator::prepare() {
 
 void Evaluator::release() {
     neighbors_.reset();
-    domains_.reset();
+    make_domains();
     others_.clear();
     model_->release();
 #ifdef __GLIBC__
@@ -171,80 +196,77 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
 
 void Evaluator::evaluate(const CellSystem& system, const Results& results) {
     check(results);
-    try {
-        return needs_domains(system) ? evaluate_domains(system, results)
-                                     : evaluate_whole(system, results);
-    } catch (const MemoryError& error) {
-        if (memory_ == 0) {
-            const auto share = 0.92 * static_cast<double>(model_->total_memory());
-            throw EngineError(ErrorKind::memory,
-                              std::to_string(system.num_nodes) + " atoms on " +
-                                  model_->device_label() + ": " +
-                                  MemoryError::sizes_text(error.needed, error.allowed) +
-                                  ": set memory to '92 %' (" + MemoryError::size_text(share) +
-                                  "), and domains of the system are evaluated one after the other");
-        }
-        correction_ *= 1.02 * error.needed / error.allowed;
-    }
-    estimated_nodes_ = -1;
-    if (domains_ != nullptr) domains_->forget();
-    evaluate(system, results);
+    guarded([&] { evaluate_within_memory(system, results); });
 }
 
-bool Evaluator::needs_domains(const CellSystem& system) {
-    if (memory_ == 0 || model_->reach_in_cutoffs() == 0 || system.num_nodes == 0) return false;
-    if (system.num_nodes == estimated_nodes_) return !whole_;
-    const auto nodes = static_cast<double>(system.num_nodes);
-    guarded([&] {
-        const double listed = estimate_neighbors(system, info().r_max + system.skin);
-        whole_ = correction_ * model_->bytes_needed(nodes, nodes, listed * nodes) <= memory_;
-        if (!whole_) neighbors_of_node_ = estimate_neighbors(system, info().r_max);
-    });
-    estimated_nodes_ = system.num_nodes;
-    return !whole_;
+void Evaluator::evaluate_within_memory(const CellSystem& system, const Results& results) {
+    for (;;) {
+        const bool divided = domains_ != nullptr && system.num_nodes > 0 && divide(system);
+        try {
+            return divided ? evaluate_domains(system, results) : evaluate_whole(system, results);
+        } catch (const MemoryError& error) {
+            if (domains_ == nullptr) throw with_advice(error, system.num_nodes);
+            domains_->correct(error.needed);
+        }
+    }
+}
+
+bool Evaluator::divide(const CellSystem& system) {
+    try {
+        return domains_->divide(system, usable_threads(threads_));
+    } catch (const MemoryError& error) {
+        throw EngineError(ErrorKind::memory,
+                          "memory is " + MemoryError::size_text(memory_models_ * memory_) +
+                              ", too little for the smallest domains of " +
+                              std::to_string(system.num_nodes) + " atoms: set it to " +
+                              MemoryError::size_text(1.25 * memory_models_ * error.needed) +
+                              " or more");
+    }
+}
+
+EngineError Evaluator::with_advice(const MemoryError& error, std::int64_t num_atoms) const {
+    if (memory_ > 0 || model_->reach_in_cutoffs() == 0) return error;
+    const double share = ADVISED_SHARE * static_cast<double>(model_->total_memory());
+    const double free = 0.95 * error.allowed;
+    return {ErrorKind::memory,
+            std::to_string(num_atoms) + " atoms on " + model_->device_label() + ": " +
+                MemoryError::sizes_text(error.needed, error.allowed) + ": set memory to '" +
+                (free < share ? MemoryError::size_text(free) : "92 %") +
+                "', and domains of the system are evaluated one after the other"};
 }
 
 void Evaluator::evaluate_domains(const CellSystem& system, const Results& results) {
-    if (domains_ == nullptr)
-        domains_ = std::make_unique<Domains>(info().r_max, model_->reach_in_cutoffs());
-    const auto bytes = [&](double local, double nodes) {
-        return correction_ * model_->bytes_needed(local, nodes, local * neighbors_of_node_);
-    };
+    const auto start = std::chrono::steady_clock::now();
     const int threads = usable_threads(threads_);
-    try {
-        guarded([&] { domains_->cut(system, bytes, memory_, threads); });
-    } catch (const MemoryError& error) {
-        throw EngineError(ErrorKind::memory,
-                          "memory is " + MemoryError::size_text(memory_) +
-                              ", too little for the smallest domains of " +
-                              std::to_string(system.num_nodes) + " atoms: set it to " +
-                              MemoryError::size_text(1.25 * error.needed) + " or more");
-    }
-    domains_->start(results, system.num_nodes);
+    Domains::clear_results(results, system.num_nodes);
     for (std::size_t d = 0; d < domains_->count(); ++d) {
-        const CellSystem part = domains_->take(d, system, threads);
-        const Results wanted = domains_->wanted(results, model_->descriptor_width());
+        const CellSystem part = domains_->gather_nodes(d, system, threads);
+        const Results wanted = domains_->results_of_domain(results, model_->descriptor_width());
         try {
             evaluate_whole(part, wanted);
         } catch (const MemoryError&) {
             throw;
+        } catch (const GeometryError& error) {
+            throw GeometryError(error.sentence.named(domains_->atoms_of_nodes()));
         } catch (const EngineError& error) {
-            throw EngineError(error.kind(), error.sentence.named(domains_->atoms()));
+            throw EngineError(error.kind(), error.sentence.named(domains_->atoms_of_nodes()));
         }
-        domains_->add(results, threads);
+        domains_->add_results(results, threads);
     }
+    domains_ms_ =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Evaluator::evaluate_whole(const CellSystem& found, const Results& results) {
-    if (guarded([&] { return model_->evaluate_cell(found, results); })) return;
+    if (model_->evaluate_cell(found, results)) return;
     const auto start = std::chrono::steady_clock::now();
     if (neighbors_ == nullptr || neighbors_skin_ != found.skin) {
         neighbors_ = std::make_unique<NeighborList>(info().r_max, found.skin);
         neighbors_skin_ = found.skin;
     }
-    guarded([&] {
-        neighbors_->update(found.num_nodes, found.positions, found.cell, found.periodic, threads_);
-    });
+    if (neighbors_outer_ != found.num_outer) neighbors_->reset();
+    neighbors_->update(found.num_nodes, found.positions, found.cell, found.periodic, threads_);
+    neighbors_outer_ = found.num_outer;
     neighbors_ms_ =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     System system;
@@ -262,7 +284,8 @@ void Evaluator::evaluate_whole(const CellSystem& found, const Results& results) 
     system.shifts = neighbors_->shifts().data();
     system.reversed = true;
     system.energy_weights = found.energy_weights;
-    run(system, nullptr, results);
+    model_->evaluate(system, nullptr, results);
+    prepared_ = true;
 }
 
 void Evaluator::evaluate(const Batch& batch, const Results& results) {
@@ -272,9 +295,16 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
         throw EngineError(ErrorKind::unsupported,
                           "descriptors of a batch in the memory of a device are not implemented: "
                           "give positions of the host");
-    for (std::int64_t s = 0; memory_ > 0 && !batch.on_device && s < batch.num_systems; ++s)
-        if (needs_domains(batch.system(s))) return evaluate_each(batch, results);
-    if (guarded([&] { return model_->evaluate_batch(batch, results); })) return;
+    if (domains_ != nullptr && !batch.on_device)
+        for (std::int64_t s = 0; s < batch.num_systems; ++s)
+            if (domains_->may_divide(batch.system(s).num_nodes))
+                return evaluate_each(batch, results);
+    try {
+        if (guarded([&] { return model_->evaluate_batch(batch, results); })) return;
+    } catch (const MemoryError&) {
+        if (domains_ == nullptr || batch.on_device) throw;
+        return evaluate_each(batch, results);
+    }
     if (batch.on_device)
         throw EngineError(ErrorKind::unsupported,
                           "positions of the batch are in the memory of a device, where models on "
@@ -287,16 +317,12 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
 // Evaluates the systems of a batch one after the other.
 void Evaluator::evaluate_each(const Batch& batch, const Results& results) {
     const int width = model_->descriptor_width();
-    for (std::int64_t s = 0; s < batch.num_systems; ++s) {
-        const Results wanted = results_of(results, batch, s, width);
-        const CellSystem system = batch.system(s);
+    for (std::int64_t s = 0; s < batch.num_systems; ++s)
         guarded([&] {
             in_system(batch, s, [&] {
-                if (!needs_domains(system)) return evaluate_whole(system, wanted);
-                evaluate_domains(system, wanted);
+                evaluate_within_memory(batch.system(s), results_of(results, batch, s, width));
             });
         });
-    }
 }
 
 // Each thread evaluates small groups of systems with a model of its own, because threads that share
@@ -358,10 +384,11 @@ std::string Evaluator::report() const {
     }
     out["kernel_summary"] = model_->kernel_summary();
     if (memory_ > 0) out["memory_bytes"] = memory_;
-    if (domains_ != nullptr && !whole_) {
+    if (domains_ != nullptr && domains_->is_divided()) {
         out["domains"] = domains_->count();
-        out["domain_nodes"] = domains_->most_nodes();
-        out["domain_cuts"] = domains_->num_cuts();
+        out["domain_nodes"] = domains_->max_nodes();
+        out["domain_divisions"] = domains_->num_divisions();
+        out["domains_ms"] = domains_ms_;
     }
     out["cpu"] = instruction_set_level();
     const std::string warning = KernelCache::warning();
@@ -380,9 +407,9 @@ std::string Evaluator::summary() const {
         (about.double_precision ? "float64" : "float32") + ", " + model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-    if (domains_ != nullptr && !whole_)
+    if (domains_ != nullptr && domains_->is_divided())
         text += ", " + std::to_string(domains_->count()) + " domains of at most " +
-                std::to_string(domains_->most_nodes()) + " atoms";
+                std::to_string(domains_->max_nodes()) + " atoms";
     text += ", " + model_->kernel_summary();
     const std::string warning = KernelCache::warning();
     return warning.empty() ? text : text + "; " + warning;

@@ -67,11 +67,16 @@ private:
     auto guarded(const Function& function);
     void run(const System& system, Communicator* communicator, const Results& results);
     void share_groups(const Batch& batch, const Results& results);
+    void make_domains();
     void evaluate_each(const Batch& batch, const Results& results);
+    // Evaluates a system, in domains if it needs them. Throws GeometryError, too.
+    void evaluate_within_memory(const CellSystem& system, const Results& results);
     void evaluate_whole(const CellSystem& system, const Results& results);
     void evaluate_domains(const CellSystem& system, const Results& results);
-    // Whether a system needs more memory than evaluations may take, by estimate.
-    bool needs_domains(const CellSystem& system);
+    // Domains::divide, whose MemoryError becomes an EngineError that says which memory would do.
+    bool divide(const CellSystem& system);
+    // What to do about a lack of memory that dividing a system could mend.
+    EngineError with_advice(const MemoryError& error, std::int64_t num_atoms) const;
     // Whether the last evaluation read the edges of neighbors_.
     bool has_own_edges() const {
         return neighbors_ != nullptr && list().edges != 0 &&
@@ -85,17 +90,15 @@ private:
     KernelChoice choice_;
     std::vector<std::unique_ptr<Model>> others_;  // copies of the model for threads of batches
     std::unique_ptr<NeighborList> neighbors_;
+    std::int64_t neighbors_outer_ = 0;  // CellSystem::num_outer of that list
     double skin_, neighbors_skin_ = 0, neighbors_ms_ = 0;
     int threads_ = 0;
     bool prepared_ = false;
 
-    double memory_ = 0;  // bytes that evaluations may take; 0: all
-    // By how much estimates of bytes fell short, after evaluations that needed more.
-    double correction_ = 1;
-    std::int64_t estimated_nodes_ = -1;  // nodes of the system that the next two belong to
-    double neighbors_of_node_ = 0;       // on average, without skin
-    bool whole_ = true;                  // it needs no domains
-    std::unique_ptr<Domains> domains_;
+    double memory_ = 0;                 // bytes that evaluations may take; 0: all
+    int memory_models_ = 1;             // models that share the memory that the option names
+    std::unique_ptr<Domains> domains_;  // null: systems are evaluated whole
+    double domains_ms_ = 0;             // of the last evaluation in domains
 };
 
 }  // namespace mdcg

@@ -39,12 +39,13 @@ public:
                static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
     }
     double bytes_needed(double num_local, double num_nodes, double num_edges) const override {
-        // of NeighborList, Graph and Executor
-        constexpr double OF_NODE = 200, OF_EDGE = 110 + 3 * sizeof(T);
+        // Of NeighborList, which makes edges of all nodes, and of Graph and Executor.
+        constexpr double OF_NODE = 200, OF_LISTED_EDGE = 60, OF_EDGE = 50 + 3 * sizeof(T);
         const BufferPlan& plan = program_.gradient_plan;
         return sizeof(T) * (static_cast<double>(plan.total_width) * num_nodes +
                             static_cast<double>(plan.local_width) * num_local) +
-               OF_NODE * num_nodes + OF_EDGE * num_edges;
+               OF_NODE * num_nodes + OF_EDGE * num_edges +
+               OF_LISTED_EDGE * num_edges * num_nodes / std::max(num_local, 1.0);
     }
 
     void do_evaluate(const System& system, Communicator* communicator,

@@ -26,8 +26,8 @@ struct Operand {
     bool gathered = false;            // read at senders, ghosts included
     // The backward pass gives local nodes their whole gradient, and ghosts none.
     bool whole_gradient = false;
-    // Inputs: on devices the backward pass reads each item of the value before it writes this item
-    // of the gradient, and reads it no more, so that both may have the same memory.
+    // Inputs: on devices the backward pass reads each item of the value before it writes the same
+    // item of the gradient, and does not read it again. So the gradient may replace the value.
     bool gradient_in_place = false;
     // Set by the program:
     bool needs_gradient = false;  // the value depends on positions

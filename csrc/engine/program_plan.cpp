@@ -324,7 +324,8 @@ BufferPlan Program::plan(PlanKind kind) {
     plan.total_width = arrange(total, plan, placed);
     plan.local_width = arrange(local, plan, placed);
     for (std::size_t id = 0; id < values.size(); ++id)
-        if (plan.gradients[id].kind == BufferSlot::local && has_gradient_in_place(values[id]))
+        if (plan.values[id].kind == BufferSlot::local &&
+            plan.gradients[id].kind == BufferSlot::local && has_gradient_in_place(values[id]))
             plan.gradients[id].offset = plan.values[id].offset;
     plan.local_in_use.assign(on_edges.size(), 0);
     for (const Placed& rows : placed)

@@ -203,6 +203,8 @@ class MDCGCalculator(Calculator):
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
             raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
+        if memory is not None and not isinstance(memory, str):
+            raise TypeError(f"memory is {memory!r}, expected a text such as '90 %' or '120 GB'")
         names = ("dispersion", "damping", "dispersion_cutoff")
         values = (dispersion, damping, float(dispersion_cutoff))
         added = {} if dispersion is None else dict(zip(names, values, strict=True))

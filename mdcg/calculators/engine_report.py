@@ -26,9 +26,10 @@ class EngineReport:
         evaluation), ``milliseconds`` in total, ``nodes``, ``edges``, ``bytes`` of buffers, and
         ``instruction_set``. On a GPU, ``device`` and ``device_name`` instead of the latter;
         ``layers`` then belong to the last step without CUDA graph, and ``replays`` counts steps
-        that replayed a graph. With the option `memory`, ``memory_bytes``; for a structure in
-        domains also ``domains``, ``domain_nodes`` of the largest, and ``domain_cuts``, how often
-        the structure was divided. All other numbers are then those of the last domain.
+        that replayed a graph. With the option `memory`, ``memory_bytes`` of this package; for a
+        structure in domains also ``domains``, ``domain_nodes`` of the largest, ``domain_divisions``
+        so far, and ``domains_ms``, the time of all domains. The other numbers are then those of the
+        last domain.
     """
 
     packages: tuple[Mapping[str, Any], ...]
@@ -50,11 +51,12 @@ def _text(part: Mapping[str, Any]) -> str:
         seconds = f" in {kernel['compile_seconds']:.1f} s" if "compile_seconds" in kernel else ""
         why = f": {kernel['why']}" if "why" in kernel else ""
         lines.append(f"  kernel {kernel['name']}: {kernel['origin']}{target}{seconds}{why}")
+    if "domains" in part:
+        lines.append(f"  {part['domains']} domains, {part['domains_ms']:.2f} ms; the last of them:")
     if "milliseconds" in part:
         lines.append(
             f"  {part.get('nodes', 0)} nodes, {part.get('edges', 0)} edges, "
-            f"{part.get('bytes', 0) / 1e6:.1f} MB, {part['milliseconds']:.2f} ms"
-            + (f", the last of {part['domains']} domains:" if "domains" in part else ":")
+            f"{part.get('bytes', 0) / 1e6:.1f} MB, {part['milliseconds']:.2f} ms:"
         )
     if "graph_ms" in part:
         lines.append(f"  {'edges':<32} {part['graph_ms']:9.2f} ms")

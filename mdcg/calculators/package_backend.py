@@ -223,7 +223,7 @@ class PackageBackend:
         self.has_energies = all(member.model.has_energy for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
         # only an engine that finds neighbours itself can divide a structure
-        self._engine_makes_lists = self.device != "cpu" or options.memory is not None
+        self._engine_makes_lists = self.device != "cpu" or bool(options.memory)
         self._threads = options.threads or 0
         self._lock = threading.RLock()  # held from the update of the list until it has been read
         self._evaluates = threading.Lock()

@@ -54,5 +54,5 @@ def test_error_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _core.Model(MACE, device="cuda")
     monkeypatch.setenv("EMULATED_CUDA_MEMORY", "1000000")
     said = r"504 atoms on cuda:0 \(.*\): an evaluation needs [\d.]+ MB of memory, and may take .*"
-    with pytest.raises(_core.EngineError, match=said + r": set memory to '92 %' \([\d.]+ [MG]B\)"):
+    with pytest.raises(_core.EngineError, match=said + r": set memory to '[\d.]+ MB', and"):
         model.evaluate(**system)

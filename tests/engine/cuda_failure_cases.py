@@ -54,7 +54,7 @@ SHORT = (
     r"(out of memory on device cuda:0:|an evaluation needs .* of memory, and may take) .*: "
     r"evaluate a smaller system, or use more devices(, each with a rank of its own)?"
     r"|\d+ atoms on cuda:0 .*: an evaluation needs .* of memory, and may take .*: "
-    r"set memory to '92 %' \(.*\), and domains of the system are evaluated one after the other"
+    r"set memory to '[\d.]+ ([MG]B|%)', and domains of the system are evaluated one after the other"
 )
 
 

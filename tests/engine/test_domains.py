@@ -35,7 +35,7 @@ def system_of(name: str, seed: int = 0, longer: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("path", [MACE, NEQUIP], ids=["mace", "nequip"])
 def test_domains_agree_with_the_whole_system(path: str, name: str) -> None:
-    system = system_of(name, longer=1 if path == MACE else 3)  # NequIP's has more layers
+    system = system_of(name, longer=2 if path == MACE else 4)  # NequIP's has more layers
     whole = _core.Model(path).evaluate(**system, **RESULTS)
     for least in (2, 4):
         model = opened(path, least, system)
@@ -83,7 +83,7 @@ def test_domains_last_while_atoms_move_less_than_the_skin() -> None:
     system = system_of("periodic")
     model = opened(MACE, 2, system, skin=1.0)
     rng = np.random.default_rng(1)
-    start, cuts = system["positions"], report(model)["domain_cuts"]
+    start, divisions = system["positions"], report(model)["domain_divisions"]
     for _ in range(4):
         system["positions"] = start + rng.uniform(-0.25, 0.25, size=start.shape)
         compare(
@@ -91,15 +91,88 @@ def test_domains_last_while_atoms_move_less_than_the_skin() -> None:
             model.evaluate(**system, **RESULTS),
             1e-12,
         )
-    assert report(model)["domain_cuts"] == cuts
+    assert report(model)["domain_divisions"] == divisions
     system["positions"] = start + np.array([2.0, 0.0, 0.0])
     model.evaluate(**system)
-    assert report(model)["domain_cuts"] == cuts + 1
+    assert report(model)["domain_divisions"] == divisions + 1
     system["cell"] = system["cell"] * 1.002  # within the skin: the images move
     system["positions"] = system["positions"] * 1.002
     whole = _core.Model(MACE).evaluate(**system, **RESULTS)
     compare(whole, model.evaluate(**system, **RESULTS), 1e-12)
-    assert report(model)["domain_cuts"] == cuts + 1
+    assert report(model)["domain_divisions"] == divisions + 1
+
+
+def test_domains_do_not_depend_on_what_came_before() -> None:
+    """A denser structure with as many atoms, an error and a release leave no trace."""
+    system = system_of("periodic", longer=2)
+    model = opened(MACE, 3, system)
+    want, count = model.evaluate(**system, **RESULTS), report(model)["domains"]
+    dense = {**system, "positions": 0.8 * system["positions"], "cell": 0.8 * system["cell"]}
+    compare(
+        _core.Model(MACE).evaluate(**dense, **RESULTS), model.evaluate(**dense, **RESULTS), 1e-12
+    )
+    wrong = {**system, "types": np.full_like(system["types"], 7)}
+    with pytest.raises(_core.EngineError, match="the type of atom"):
+        model.evaluate(**wrong)
+    for release in (False, True):
+        if release:
+            model.release()
+        for name, value in model.evaluate(**system, **RESULTS).items():
+            np.testing.assert_array_equal(value, want[name])
+        assert report(model)["domains"] == count
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    system = system_of("triclinic", longer=2)
+    size = report(opened(MACE, 3, system))["memory_bytes"] / 1e6
+    one, four = (
+        _core.Model(MACE, memory=f"{size:.6f} MB", threads=threads).evaluate(**system, **RESULTS)
+        for threads in (1, 4)
+    )
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, four[name])
+
+
+def test_a_stretched_cell_keeps_the_surroundings() -> None:
+    """Atoms near the limit of the skin in a cell that has grown since domains were made."""
+    system = system_of("periodic", longer=2)
+    model = opened(MACE, 2, system, skin=1.0)
+    start, cell, divisions = system["positions"], system["cell"], report(model)["domain_divisions"]
+    rng = np.random.default_rng(4)
+    for stretch in (1.01, 1.03):
+        moved = rng.normal(size=start.shape)
+        moved *= 0.49 / np.linalg.norm(moved, axis=1, keepdims=True)
+        system["positions"], system["cell"] = stretch * (start + moved), stretch * cell
+        compare(
+            _core.Model(MACE).evaluate(**system, **RESULTS),
+            model.evaluate(**system, **RESULTS),
+            1e-12,
+        )
+    assert report(model)["domain_divisions"] == divisions
+
+
+@pytest.mark.parametrize("thin", [(False, False, True), (False, True, True)])
+def test_planes_through_atoms(thin: tuple[bool, ...]) -> None:
+    """A perfect crystal, whose atoms lie on planes between domains; open, flat or a line."""
+    repeats = tuple(1 if flat else (60 if thin[1] else 14) for flat in thin)
+    grid = np.stack(np.meshgrid(*map(np.arange, repeats), indexing="ij"), -1).reshape(-1, 3)
+    positions = 2.3 * grid.astype(float)
+    types = (grid.sum(axis=1) % 2).astype(np.int32)
+    for periodic in ((False,) * 3, (True, False, False)):
+        cell = np.diag(2.3 * np.array(repeats)) if periodic[0] else None
+        system = {"positions": positions, "types": types, "cell": cell, "periodic": periodic}
+        compare(
+            _core.Model(MACE).evaluate(**system, **RESULTS),
+            opened(MACE, 2, system).evaluate(**system, **RESULTS),
+            1e-12,
+        )
+
+
+def test_parts_of_the_results() -> None:
+    system = system_of("triclinic", longer=2)
+    model, whole = opened(MACE, 2, system), _core.Model(MACE)
+    for wanted in ({"forces": False}, {"forces": False, "descriptors": True}, {"virial": True}):
+        compare(whole.evaluate(**system, **wanted), model.evaluate(**system, **wanted), 1e-12)
 
 
 def test_what_fits_is_not_divided() -> None:
@@ -159,12 +232,30 @@ def test_domains_that_are_too_small() -> None:
     _core.Model(MACE, memory=least).evaluate(**system_of("periodic"))
 
 
-@pytest.mark.parametrize("text", ["", "4", "GB", "-1 GB", "101 %", "0 %", "4 gb", "nan GB", "1e9"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4",
+        "GB",
+        "-1 GB",
+        "101 %",
+        "0 %",
+        "4 gb",
+        "nan GB",
+        "1e9",
+        "9 TB",
+        "1e300 TB",
+        "1e-9 MB",
+    ],
+)
 def test_memory_that_means_nothing(text: str) -> None:
     if not text:
         _core.Model(MACE, memory=text)
         return
-    with pytest.raises(_core.EngineError, match=r"memory is '.*', expected a share of the device"):
+    with pytest.raises(
+        _core.EngineError, match=r"memory is '.*', (expected a share|and cpu .* has)"
+    ):
         _core.Model(MACE, memory=text)
 
 
@@ -178,7 +269,7 @@ def test_calculators() -> None:
     size = report(opened(MACE, 2, system))["memory_bytes"]
     calc = MDCGCalculator(MACE, memory=f"{size / 1e6:.6f} MB")
     calc.get_forces(atoms)
-    assert "domains:" in str(calc.report())
+    assert "domains, " in str(calc.report())
     atoms.calc = calc
     for got, whole in zip(
         (atoms.get_forces(), atoms.get_stress(), atoms.get_potential_energies()), want, strict=True
@@ -189,3 +280,5 @@ def test_calculators() -> None:
     assert all(part["domains"] > 1 for part in both.report().packages)
     with pytest.raises(ValueError, match="memory is 'much', expected a share"):
         MDCGCalculator(MACE, memory="much")
+    with pytest.raises(TypeError, match=r"memory is 0\.9, expected a text"):
+        MDCGCalculator(MACE, memory=0.9)  # type: ignore[arg-type]

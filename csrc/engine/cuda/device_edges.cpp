@@ -204,30 +204,33 @@ void DeviceEdges::reserve_edges(std::int64_t edges) {
     num_edges = edges;
     const bool paired = group > 0;
     // nodes are sorted in the same workspace
-    lay_out(edges_, std::max({num_edges, num_nodes, std::int64_t(1)}), edge_capacity_,
-            [&](char* start, std::int64_t count) {
-                Layout parts(start, DEVICE_ALIGNMENT);
-                parts.take(sender, count);
-                parts.take(receiver, count);
-                parts.take(sender_type, count);
-                parts.take(receiver_type, count);
-                parts.take(by_sender, count);
-                parts.take(image_rows, count);
-                parts.take(by_group, paired ? count : 0);
-                parts.take(pair_row, paired ? count : 0);
-                const std::size_t made = parts.bytes();
-                workspace_ = start + made;
-                char* rows_of_units = nullptr;
-                parts.take(rows_of_units, 3 * count * item_bytes_);
-                unit = rows_of_units;
-                parts.take(length, count);
-                parts.take(active, count);
-                parts.take(by_length, count);
-                parts.take(active_pairs, paired ? count : 0);
-                parts.take(active_pair_row, paired ? count : 0);
-                parts.take(active_rows, paired ? count : 0);
-                return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
-            });
+    const std::int64_t items = std::max({num_edges, num_nodes, std::int64_t(1)});
+    const auto take = [&](char* start, std::int64_t count) {
+        Layout parts(start, DEVICE_ALIGNMENT);
+        parts.take(sender, count);
+        parts.take(receiver, count);
+        parts.take(sender_type, count);
+        parts.take(receiver_type, count);
+        parts.take(by_sender, count);
+        parts.take(image_rows, count);
+        parts.take(by_group, paired ? count : 0);
+        parts.take(pair_row, paired ? count : 0);
+        const std::size_t made = parts.bytes();
+        workspace_ = start + made;
+        char* rows_of_units = nullptr;
+        parts.take(rows_of_units, 3 * count * item_bytes_);
+        unit = rows_of_units;
+        parts.take(length, count);
+        parts.take(active, count);
+        parts.take(by_length, count);
+        parts.take(active_pairs, paired ? count : 0);
+        parts.take(active_pair_row, paired ? count : 0);
+        parts.take(active_rows, paired ? count : 0);
+        return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
+    };
+    if (items > edge_capacity_)
+        before_growth(take(nullptr, items) - std::min(take(nullptr, items), edges_.bytes()));
+    lay_out(edges_, items, edge_capacity_, take);
     shifts = {};
 }
 

@@ -104,6 +104,8 @@ public:
     // groups. The numbers of senders and rows are left at 0.
     std::vector<ReceiverRange> divided(std::int64_t most_edges) const;
 
+    // Called with the bytes that memory for edges is about to grow by; may throw.
+    std::function<void(std::size_t)> before_growth = [](std::size_t) {};
     // How the next list is made.
     EdgeOrder edge_order = EdgeOrder::any;
     bool by_sender_type = false;  // see by_length

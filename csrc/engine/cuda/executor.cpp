@@ -39,6 +39,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       energy_weights_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
+    graph_.before_growth = [this](std::size_t more) { check_memory(bytes() + more); };
     std::int64_t row = 1;
     for (const auto& op : ops_) {
         graph_.edge_order = std::max(graph_.edge_order, op->edge_order());
@@ -184,13 +185,18 @@ void CudaExecutor<T>::reserve() {
         }
     }
     const std::size_t gradients = std::max<std::size_t>(1, graph_.gradient_bytes());
-    const std::size_t needed = bytes() - arena_.bytes() - edge_gradient_.bytes() +
-                               std::max(most, arena_.bytes()) +
-                               std::max(gradients, edge_gradient_.bytes());
+    const std::size_t weights = 8 * size(graph_.num_local);  // if they are given
+    const auto lacking = [](const DeviceMemory& memory, std::size_t bytes) {
+        return bytes - std::min(bytes, memory.bytes());
+    };
+    const std::size_t needed = bytes() + lacking(arena_, most) +
+                               lacking(edge_gradient_, gradients) +
+                               lacking(energy_weights_, weights);
     check_memory(needed);
-    const std::size_t spare = memory_ > 0 ? memory_ - needed : needed;
+    // what is left over after all three
+    const std::size_t spare = memory_ > 0 ? (memory_ - needed) / 3 : needed;
     arena_.grow(most, spare);
-    edge_gradient_.grow(gradients, spare / 8);
+    edge_gradient_.grow(gradients, spare);
     worker_.types = graph_.types;
     worker_.energies = on_device(results_.energies);
     worker_.failures = results_.on_device<int>(results_.flags);
@@ -258,7 +264,7 @@ const double* CudaExecutor<T>::upload_energy_weights(const Graph& graph, const W
     if (wanted.energy_weights == nullptr || graph_.num_local == 0) return nullptr;
     std::vector<double> weights;
     graph.gather_local(wanted.energy_weights, weights);
-    energy_weights_.grow(weights.size() * sizeof(double));
+    energy_weights_.reserve(weights.size() * sizeof(double));
     energy_weights_.upload(weights.data(), weights.size() * sizeof(double), stream_);
     stream_.synchronize();
     return energy_weights_.as<const double>();

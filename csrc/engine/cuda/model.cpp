@@ -157,13 +157,14 @@ protected:
     }
 
 private:
-    // Calls `function` with the executor. `again`: if memory runs out after replayed steps, tries
-    // once more after freeing everything, because buffers that have grown are larger than new ones.
+    // Calls `function` with the executor. `again`: if memory runs out and buffers were held
+    // before, tries once more after freeing them, because buffers that have grown are larger than
+    // new ones.
     template <typename Function>
     void timed(bool again, const Function& function) {
         poll_interrupt();  // the device is idle, and nothing has been touched
         Clock whole;
-        bool retry = again && executor_ != nullptr && executor_->replays() > 0;
+        bool retry = again && executor_ != nullptr && executor_->bytes() > 0;
         if (process_ == 0) process_ = getpid();
         if (process_ != getpid())
             throw EngineError(ErrorKind::device,
@@ -231,7 +232,7 @@ private:
             watch_ = std::make_unique<VerletSkin>(info_.r_max, system.skin);
         const ListChange change =
             watch_->needs_rebuild(nodes, system.positions, system.cell, system.periodic, threads);
-        if (change == ListChange::edges || !own_listed_ ||
+        if (change == ListChange::edges || !own_listed_ || graph_.num_local != system.num_local() ||
             !std::equal(types_.begin(), types_.end(), system.types)) {
             check_types(system.types, nodes, info_.num_types());
             const ListPoints points{nodes, system.positions, system.types, system.num_local(),

@@ -29,7 +29,8 @@ bool any_beyond(int threads, std::int64_t count, double limit, const Square& squ
 
 }  // namespace
 
-VerletSkin::VerletSkin(double cutoff, double skin) : cutoff_(cutoff), skin_(skin) {
+VerletSkin::VerletSkin(double cutoff, double skin, double shortest)
+    : cutoff_(cutoff), skin_(skin), shortest_(shortest < 0 ? cutoff : shortest) {
     if (!(cutoff > 0) || !std::isfinite(cutoff) || !(skin >= 0) || !std::isfinite(skin))
         throw std::invalid_argument("cutoff is " + number_text(cutoff) + " Å and skin " +
                                     number_text(skin) +
@@ -92,7 +93,12 @@ bool VerletSkin::still_covers(const double* positions, const Matrix3& full, int 
         stretch = multiply(invert(built_in_), full);
         smallest = smallest_singular_value(stretch);
     }
-    const double allowed = 0.5 * (smallest * (cutoff_ + skin_) - cutoff_);
+    // A stretched cell covers long cutoffs better than short ones, and a compressed cell the
+    // reverse.
+    const auto allowed_for = [&](double cutoff) {
+        return 0.5 * (smallest * (cutoff + skin_) - cutoff);
+    };
+    const double allowed = std::min(allowed_for(cutoff_), allowed_for(shortest_));
     if (!(allowed > 0)) return false;
     const double limit = allowed * allowed;
     if (full == built_in_)

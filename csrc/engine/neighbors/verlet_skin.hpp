@@ -19,8 +19,9 @@ enum class ListChange {
 // that it lacks can have come closer than the cutoff, also if the cell changes a little.
 class VerletSkin {
 public:
-    // Lengths in Å. With skin 0 a list is made whenever an atom moves.
-    VerletSkin(double cutoff, double skin);
+    // Lengths in Å. With skin 0 a list is made whenever an atom moves. A list covers
+    // every cutoff from `shortest` (negative: from `cutoff`) to `cutoff`.
+    VerletSkin(double cutoff, double skin, double shortest = -1);
 
     // Throws GeometryError. `positions`: [num_atoms][3] Å; `cell`: [3][3] Å, rows are vectors, only
     // those of periodic directions are read (null: an open system); `periodic`: [3]. Returns
@@ -46,7 +47,7 @@ public:
 private:
     bool still_covers(const double* positions, const Matrix3& full, int threads) const;
 
-    double cutoff_, skin_;
+    double cutoff_, skin_, shortest_;
     bool valid_ = false;
     std::int64_t num_atoms_ = 0;
     std::array<bool, 3> periodic_{};
