@@ -45,7 +45,7 @@ def opened(path: str, least: int, system: dict[str, Any], **options: Any) -> _co
 
 
 def compare(whole: dict[str, Any], divided: dict[str, Any], limit: float) -> None:
-    """Check that results agree up to `limit` of the largest number of each kind (of 0.01, if all are small)."""
+    """Check that results agree up to `limit` of the largest number of each kind plus 0.01."""
     assert set(whole) == set(divided)
     for name, want in whole.items():
         size = np.abs(want).max(initial=0.0)
