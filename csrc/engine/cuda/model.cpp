@@ -157,14 +157,15 @@ protected:
     }
 
 private:
-    // Calls `function` with the executor. `again`: if memory runs out and buffers were held
-    // before, tries once more after freeing them, because buffers that have grown are larger than
-    // new ones.
+    // Calls `function` with the executor. `again`: tries once more after freeing everything if
+    // memory runs out after replayed steps, or if more memory is held than allowed, because buffers
+    // that have grown are larger than new ones.
     template <typename Function>
     void timed(bool again, const Function& function) {
         poll_interrupt();  // the device is idle, and nothing has been touched
         Clock whole;
-        bool retry = again && executor_ != nullptr && executor_->bytes() > 0;
+        const bool held = again && executor_ != nullptr && executor_->bytes() > 0;
+        bool retry = held && executor_->replays() > 0;
         if (process_ == 0) process_ = getpid();
         if (process_ != getpid())
             throw EngineError(ErrorKind::device,
@@ -194,6 +195,7 @@ private:
             const bool given =
                 error.kind() == ErrorKind::argument || error.kind() == ErrorKind::numeric;
             forget(!given);
+            if (dynamic_cast<const MemoryError*>(&error) != nullptr) retry = held;
             retry = retry && error.kind() == ErrorKind::memory;
             if (!retry) throw;
         } catch (...) {
