@@ -67,15 +67,10 @@ PY
 }
 
 build() { # one wheel for all environments, made again when a source has changed
-    local together=()
     [ ! -d "$wheel" ] || return 0
     echo "== building mdcg"
     "$python" -m venv "$venvs/build.$$"
-    # For all tests, files are compiled together, which takes two thirds of the time. Single parts,
-    # which CI runs, compile each file by itself, as users do: that finds missing includes.
-    [ $what != all ] || together=(-C cmake.define.CMAKE_UNITY_BUILD=ON
-        -C cmake.define.CMAKE_UNITY_BUILD_UNIQUE_ID=registered)
-    "$venvs/build.$$/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$venvs/wheel.$$" "${together[@]}" .
+    "$venvs/build.$$/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$venvs/wheel.$$" .
     rm -rf "$venvs"/wheel-* "$venvs/build.$$"
     mv "$venvs/wheel.$$" "$wheel"
 }
