@@ -184,9 +184,9 @@ def _derived(row: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
 def table(rows: Sequence[dict[str, Any]], system: str) -> str:
     """Return the rows as text."""
     columns = (
-        *("system", "atoms", "ranks", "rows by", "ms/step", "pair", "engine alone", "pair/engine"),
-        *("exchange", "comm", "list", "first step with it"),
-        *("ns/day", "outside pair", "speedup", "efficiency", "dE/atom"),
+        *("system", "atoms", "ranks", "rows by", "step, ms", "pair, ms", "engine alone, ms"),
+        *("pair/engine", "exchange, ms", "comm, ms", "new list, ms", "pair with it, +ms"),
+        *("ns/day", "outside pair", "speedup", "efficiency", "dE, eV/atom"),
     )
     lines = []
     for row in rows:

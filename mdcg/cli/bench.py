@@ -24,11 +24,10 @@ the host's clock. An implementation that runs out of GPU memory is left out at t
 
 _LAMMPS_HELP = """\
 Time pair_style mdcg in the installed LAMMPS, with one thread or one GPU per rank, and the engine
-alone in this process. Times are milliseconds per step, averaged over ranks: the whole step, the
-pair style, the part of it in which ranks exchange rows between layers, LAMMPS' communication, a new
-neighbour list, and what the pair style takes longer in the step with a new list. dE/atom is the
-largest difference of the potential energy from that on one rank, in eV per atom (with --weak, of
-the first step)."""
+alone in this process. Times are averaged over ranks: the whole step, the pair style, the part of it
+in which ranks exchange rows between layers, LAMMPS' communication, a new neighbour list, and what
+the pair style takes longer in the step with a new list. dE is the largest difference of the
+potential energy from that on one rank (with --weak, of the first step)."""
 
 _STARTUP_HELP = """\
 Time `import mdcg` and opening a package in fresh processes: once with an empty cache of kernels, so
