@@ -282,7 +282,9 @@ MDCG_API mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* ba
                                          const mdcg_results* results);
 /* JSON: kernels and where each came from, milliseconds of each layer, edges, bytes. Devices capture
  * and replay steps; times of layers are then those of the last step that was not replayed, which is
- * the first of a system. Owned by the model, valid until the next call. */
+ * the first of a system. Of a system in domains (see mdcg_options.memory) also their number, the
+ * nodes of the largest, and their milliseconds together; the rest is that of the last domain. Owned
+ * by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
 /* One line for logs: architecture, inputs of the structure that the package was made for (such as
  * total_charge=-1), precision, device, threads (of "cpu"), where the kernels came from (named,
