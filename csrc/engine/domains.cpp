@@ -19,9 +19,9 @@ namespace {
 
 // Bins in which atoms are counted to find planes with equal numbers of atoms between them.
 constexpr std::int64_t PLANE_BINS = 1 << 16;
-constexpr std::int64_t MOST_PARTS = 64;  // of one direction
-constexpr double MOST_EDGES = 2.0e9;     // edges have 32-bit numbers, and are estimated
-constexpr double ROUNDING = 1e-6;        // Å
+constexpr std::int64_t MOST_CUTS = 64;  // of one direction
+constexpr double MOST_EDGES = 2.0e9;    // edges have 32-bit numbers, and are estimated
+constexpr double ROUNDING = 1e-6;       // Å
 
 constexpr std::int32_t CELLS = 1024, NO_CELL = 512;  // see packed()
 
@@ -238,8 +238,8 @@ void Domains::measure(const CellSystem& system, int threads) {
 Domains::Counts Domains::choose(double num_atoms, double limit) const {
     Counts most{}, best{};
     for (std::size_t k = 0; k < 3; ++k)
-        most[k] = std::clamp<std::int64_t>(static_cast<std::int64_t>(length_[k] / cutoff_), 1,
-                                           MOST_PARTS);
+        most[k] =
+            std::clamp<std::int64_t>(static_cast<std::int64_t>(length_[k] / cutoff_), 1, MOST_CUTS);
     const auto part_of_atoms = [&](const Counts& counts, double reach) {
         double part = 1;
         for (std::size_t k = 0; k < 3; ++k)
