@@ -25,7 +25,8 @@ std::string mebibytes(std::size_t bytes) {
 
 [[noreturn]] void no_memory(int device, std::size_t bytes) {
     BytesOfDevice memory;
-    cuda::cuMemGetInfo.status(&memory.free, &memory.total);  // no error but this one
+    // A failure here must not hide the lack of memory.
+    cuda::cuMemGetInfo.status(&memory.free, &memory.total);
     throw DeviceError(DeviceError::out_of_memory, OUT_OF_MEMORY,
                       "out of memory on device cuda:" + std::to_string(device) + ": " +
                           mebibytes(bytes) + " are wanted, and " + mebibytes(memory.free) + " of " +

@@ -107,7 +107,7 @@ private:
     std::unique_ptr<VerletSkin> skin_watch_;  // null: the next call of divide() estimates
     double margin_ = 0;                       // its skin with a little for rounding, Å
     std::int64_t num_atoms_ = -1;
-    double neighbors_ = 0;    // of an atom, without skin, on average
+    double neighbors_ = 0;    // mean number of neighbours of an atom, without skin
     double whole_bytes_ = 0;  // estimate for the whole system, without correction
     double predicted_ = 0;    // bytes of the evaluation to come, by estimate
     double correction_ = 1;   // by how much estimates for this system fell short

@@ -77,7 +77,7 @@ private:
     ErrorKind kind_;
 };
 
-// Thrown before the memory is taken that an evaluation lacks: it needs more bytes than it may take.
+// An evaluation needs more bytes than it may take. Thrown before the lacking ones are allocated.
 struct MemoryError : EngineError {
     MemoryError(double needed, double allowed)
         : EngineError(ErrorKind::memory, sizes_text(needed, allowed) +
