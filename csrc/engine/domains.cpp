@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -22,6 +23,7 @@ constexpr std::int64_t PLANE_BINS = 1 << 16;
 constexpr std::int64_t MOST_CUTS = 64;  // of one direction
 constexpr double MOST_EDGES = 2.0e9;    // edges have 32-bit numbers, and are estimated
 constexpr double ROUNDING = 1e-6;       // Å
+constexpr double OUTER_COST = 0.05;     // of a node that only sends, in costs of a local one
 
 constexpr std::int32_t CELLS = 1024, NO_CELL = 512;  // see packed()
 
@@ -38,6 +40,38 @@ std::array<int, 3> unpacked(std::int32_t cells) {
 // The position of an atom in units of the cell vectors (Å along open directions).
 double fraction(const double* position, const Matrix3& inverse, std::size_t k) {
     return position[0] * inverse[0][k] + position[1] * inverse[1][k] + position[2] * inverse[2][k];
+}
+
+// Sums of the atoms in the stencil around each bin: sums along one direction after the other.
+std::vector<std::int64_t> stencil_sums(const std::vector<std::int32_t>& count, const Bins& bins,
+                                       const std::array<bool, 3>& periodic) {
+    std::vector<std::int64_t> sums(count.begin(), count.end()), line;
+    const auto all = static_cast<std::int64_t>(count.size());
+    std::int64_t stride = all;
+    for (std::size_t k = 0; k < 3; ++k) {
+        const std::int64_t length = bins.count[k], reach = bins.stencil[k];
+        stride /= length;
+        line.assign(size(length + 2 * reach), 0);
+        const auto sum_line = [&](std::int64_t first) {
+            for (std::int64_t i = -reach; i < length + reach; ++i) {
+                if (!periodic[k] && (i < 0 || i >= length)) continue;
+                const std::int64_t at = (i % length + length) % length;
+                line[size(i + reach)] = sums[size(first + at * stride)];
+            }
+            std::int64_t sum =
+                std::accumulate(line.begin(), line.begin() + 2 * reach, std::int64_t(0));
+            for (std::int64_t i = 0; i < length; ++i) {
+                sum += line[size(i + 2 * reach)];
+                sums[size(first + i * stride)] = sum;
+                sum -= line[size(i)];
+            }
+        };
+        for (std::int64_t block = 0; block < all; block += stride * length) {
+            poll_interrupt();
+            for (std::int64_t first = block; first < block + stride; ++first) sum_line(first);
+        }
+    }
+    return sums;
 }
 
 // Estimates the neighbours of an atom within a reach, on average, from the numbers of atoms in
@@ -94,29 +128,10 @@ double estimate_neighbors(const CellSystem& system, double reach) {
     volume *= cell_volume / skew;
     const double sphere = 4.0 / 3.0 * 3.14159265358979 * reach * reach * reach;
     const double filled = bins.shrunk > 1 ? 1.0 : std::min(sphere / volume, 1.0);
+    const std::vector<std::int64_t> around = stencil_sums(count, bins, periodic);
     double pairs = 0;
-    const auto wrapped = [&](std::int64_t at, std::size_t k) {
-        if (periodic[k]) return (at % bins.count[k] + bins.count[k]) % bins.count[k];
-        return at < 0 || at >= bins.count[k] ? std::int64_t(-1) : at;
-    };
-    for (std::int64_t x = 0; x < nx; ++x) {
-        poll_interrupt();
-        for (std::int64_t y = 0; y < ny; ++y)
-            for (std::int64_t z = 0; z < nz; ++z) {
-                const std::int32_t own = count[size((x * ny + y) * nz + z)];
-                if (own == 0) continue;
-                double around = 0;
-                for (std::int64_t a = -bins.stencil[0]; a <= bins.stencil[0]; ++a)
-                    for (std::int64_t b = -bins.stencil[1]; b <= bins.stencil[1]; ++b)
-                        for (std::int64_t c = -bins.stencil[2]; c <= bins.stencil[2]; ++c) {
-                            const std::int64_t i = wrapped(x + a, 0), j = wrapped(y + b, 1),
-                                               k = wrapped(z + c, 2);
-                            if (i >= 0 && j >= 0 && k >= 0)
-                                around += count[size((i * ny + j) * nz + k)];
-                        }
-                pairs += own * around;
-            }
-    }
+    for (std::size_t b = 0; b < count.size(); ++b)
+        pairs += static_cast<double>(count[b]) * static_cast<double>(around[b]);
     return filled * pairs / static_cast<double>(atoms);
 }
 
@@ -233,8 +248,8 @@ void Domains::measure(const CellSystem& system, int threads) {
     }
 }
 
-// Returns the numbers of parts for which all domains together have the fewest local nodes, if atoms
-// are spread evenly.
+// Returns the numbers of parts for which all domains together cost least, if atoms are spread
+// evenly.
 Domains::Counts Domains::choose(double num_atoms, double limit) const {
     Counts most{}, best{};
     for (std::size_t k = 0; k < 3; ++k)
@@ -252,11 +267,12 @@ Domains::Counts Domains::choose(double num_atoms, double limit) const {
     for (counts[0] = 1; counts[0] <= most[0]; ++counts[0])
         for (counts[1] = 1; counts[1] <= most[1]; ++counts[1])
             for (counts[2] = 1; counts[2] <= most[2]; ++counts[2]) {
-                const double local = num_atoms * part_of_atoms(counts, inner_reach());
-                const double needed =
-                    bytes_of(local, num_atoms * part_of_atoms(counts, outer_reach()));
+                const double local = num_atoms * part_of_atoms(counts, inner_reach()),
+                             nodes = num_atoms * part_of_atoms(counts, outer_reach());
+                const double needed = bytes_of(local, nodes);
                 smallest = std::min(smallest, needed);
-                const double all = local * static_cast<double>(counts[0] * counts[1] * counts[2]);
+                const double all = (local + OUTER_COST * nodes) *
+                                   static_cast<double>(counts[0] * counts[1] * counts[2]);
                 if (needed > limit || all >= least) continue;
                 least = all;
                 best = counts;
@@ -387,99 +403,127 @@ std::vector<Domains::Domain> Domains::make_domains(std::int64_t num_atoms, int t
     return domains;
 }
 
-CellSystem Domains::gather_nodes(std::size_t domain, const CellSystem& system, int threads) {
-    gathered_ = &domains_[domain];
-    const Domain& own = *gathered_;
-    predicted_ = bytes_of(own);
-    const std::int64_t nodes = own.num_nodes();
+void Domains::evaluate(const CellSystem& system, const Results& results, int descriptor_width,
+                       int threads, const Evaluate& evaluate) {
+    clear(results, system.num_nodes);
+    gather(domains_[0], system, threads, gathered_[0]);
+    for (std::size_t d = 0; d < domains_.size(); ++d) {
+        Gathered& now = gathered_[d % 2];
+        Gathered& other = gathered_[(d + 1) % 2];
+        // A device needs no host for most of the time. This thread ends with the loop's body.
+        std::future<void> beside = std::async([&, d] {
+            if (d > 0) add(other, results, descriptor_width, 1);
+            if (d + 1 < domains_.size()) gather(domains_[d + 1], system, 1, other);
+        });
+        predicted_ = bytes_of(*now.domain);
+        const auto named = [&](const Sentence& sentence) {
+            return sentence.named({now.domain->atom.begin(), now.domain->atom.end()});
+        };
+        try {
+            evaluate(nodes_of(now, system), wanted(results, descriptor_width, now));
+        } catch (const MemoryError&) {
+            throw;
+        } catch (const GeometryError& error) {
+            throw GeometryError(named(error.sentence));
+        } catch (const EngineError& error) {
+            throw EngineError(error.kind(), named(error.sentence));
+        }
+        beside.get();
+    }
+    add(gathered_[(domains_.size() - 1) % 2], results, descriptor_width, threads);
+}
+
+void Domains::gather(const Domain& domain, const CellSystem& system, int threads,
+                     Gathered& to) const {
+    to.domain = &domain;
     std::array<bool, 3> cut{};
     for (std::size_t k = 0; k < 3; ++k) {
         cut[k] = planes_[k].size() > 2;
-        periodic_[k] = skin_watch_->periodic()[k] && !cut[k];
+        to.periodic[k] = skin_watch_->periodic()[k] && !cut[k];
     }
     const Matrix3& full = skin_watch_->full();
-    positions_.resize(size(3 * nodes));
-    types_.resize(size(nodes));
-    share(threads, nodes, [&](std::int64_t n, int) {
-        const auto atom = std::int64_t(own.atom[size(n)]);
-        types_[size(n)] = system.types[atom];
-        double* const to = positions_.data() + 3 * n;
-        std::copy_n(system.positions + 3 * atom, 3, to);
-        const std::array<int, 3> image = unpacked(own.image[size(n)]);
+    to.positions.resize(size(3 * domain.num_nodes()));
+    to.types.resize(size(domain.num_nodes()));
+    share(threads, domain.num_nodes(), [&](std::int64_t n, int) {
+        const auto atom = std::int64_t(domain.atom[size(n)]);
+        to.types[size(n)] = system.types[atom];
+        double* const position = to.positions.data() + 3 * n;
+        std::copy_n(system.positions + 3 * atom, 3, position);
+        const std::array<int, 3> image = unpacked(domain.image[size(n)]);
         for (std::size_t k = 0; k < 3; ++k) {
             if (!cut[k] || !skin_watch_->periodic()[k]) continue;
             const double cells = image[k] - wraps_[size(3 * atom) + k];
-            for (std::size_t c = 0; c < 3; ++c) to[c] += cells * full[k][c];
+            for (std::size_t c = 0; c < 3; ++c) position[c] += cells * full[k][c];
         }
     });
-    weights_.assign(size(own.num_local), 0.0);
-    for (std::int64_t n = 0; n < own.num_core; ++n)
-        weights_[size(n)] =
-            system.energy_weights != nullptr ? system.energy_weights[own.atom[size(n)]] : 1.0;
+    to.weights.assign(size(domain.num_local), 0.0);
+    for (std::int64_t n = 0; n < domain.num_core; ++n)
+        to.weights[size(n)] =
+            system.energy_weights != nullptr ? system.energy_weights[domain.atom[size(n)]] : 1.0;
+}
+
+CellSystem Domains::nodes_of(const Gathered& gathered, const CellSystem& system) const {
     CellSystem found;
-    found.num_nodes = nodes;
-    found.num_outer = nodes - own.num_local;
-    found.positions = positions_.data();
-    found.types = types_.data();
+    found.num_nodes = gathered.domain->num_nodes();
+    found.num_outer = found.num_nodes - gathered.domain->num_local;
+    found.positions = gathered.positions.data();
+    found.types = gathered.types.data();
     found.cell = system.cell;
-    found.periodic = periodic_.data();
-    found.energy_weights = weights_.data();
+    found.periodic = gathered.periodic.data();
+    found.energy_weights = gathered.weights.data();
     return found;
 }
 
-std::vector<std::int64_t> Domains::atoms_of_nodes() const {
-    return {gathered_->atom.begin(), gathered_->atom.end()};
-}
-
-Results Domains::results_of_domain(const Results& results, int descriptor_width) {
-    const auto nodes = gathered_->atom.size();
-    const auto local = size(gathered_->num_local);
-    descriptor_width_ = descriptor_width;
+// Returns pointers to buffers of a domain for those results of the system that are wanted.
+Results Domains::wanted(const Results& results, int descriptor_width, Gathered& to) {
+    const std::size_t nodes = size(to.domain->num_nodes()), local = size(to.domain->num_local);
     const auto buffer = [](bool wanted, std::vector<double>& rows, std::size_t count) {
         if (!wanted) return static_cast<double*>(nullptr);
         rows.resize(count);
         return rows.data();
     };
     Results out{};
-    out.energy = results.energy != nullptr ? &energy_ : nullptr;
-    out.virial = results.virial != nullptr ? virial_.data() : nullptr;
+    out.energy = results.energy != nullptr ? &to.energy : nullptr;
+    out.virial = results.virial != nullptr ? to.virial.data() : nullptr;
     // the energy of the core is summed from those of its nodes
     out.energies =
-        buffer(results.energy != nullptr || results.energies != nullptr, energies_, local);
-    out.forces = buffer(results.forces != nullptr, forces_, 3 * nodes);
-    out.virials = buffer(results.virials != nullptr, virials_, 9 * nodes);
+        buffer(results.energy != nullptr || results.energies != nullptr, to.energies, local);
+    out.forces = buffer(results.forces != nullptr, to.forces, 3 * nodes);
+    out.virials = buffer(results.virials != nullptr, to.virials, 9 * nodes);
     out.descriptors =
-        buffer(results.descriptors != nullptr, descriptors_, local * size(descriptor_width));
+        buffer(results.descriptors != nullptr, to.descriptors, local * size(descriptor_width));
     return out;
 }
 
-void Domains::clear_results(const Results& results, std::int64_t num_atoms) {
+void Domains::clear(const Results& results, std::int64_t num_atoms) {
     if (results.energy != nullptr) *results.energy = 0;
     if (results.forces != nullptr) std::fill_n(results.forces, 3 * num_atoms, 0.0);
     if (results.virial != nullptr) std::fill_n(results.virial, 9, 0.0);
     if (results.virials != nullptr) std::fill_n(results.virials, 9 * num_atoms, 0.0);
 }
 
-void Domains::add_results(const Results& results, int threads) const {
-    const Domain& own = *gathered_;
+// Adds the results of a domain to those of the system.
+void Domains::add(const Gathered& from, const Results& results, int descriptor_width, int threads) {
+    const Domain& own = *from.domain;
     if (results.energy != nullptr)
-        *results.energy =
-            std::accumulate(energies_.begin(), energies_.begin() + own.num_core, *results.energy);
-    for (int i = 0; results.virial != nullptr && i < 9; ++i) results.virial[i] += virial_[size(i)];
+        *results.energy = std::accumulate(from.energies.begin(),
+                                          from.energies.begin() + own.num_core, *results.energy);
+    for (std::size_t i = 0; results.virial != nullptr && i < 9; ++i)
+        results.virial[i] += from.virial[i];
     const auto add_rows = [&](std::int64_t n) {
         const auto atom = std::int64_t(own.atom[size(n)]);
         for (std::int64_t i = 0; results.forces != nullptr && i < 3; ++i)
-            results.forces[3 * atom + i] += forces_[size(3 * n + i)];
+            results.forces[3 * atom + i] += from.forces[size(3 * n + i)];
         for (std::int64_t i = 0; results.virials != nullptr && i < 9; ++i)
-            results.virials[9 * atom + i] += virials_[size(9 * n + i)];
+            results.virials[9 * atom + i] += from.virials[size(9 * n + i)];
     };
     // An atom is in a core once, and can be several other nodes.
     share(threads, own.num_core, [&](std::int64_t n, int) {
         const auto atom = std::int64_t(own.atom[size(n)]);
-        if (results.energies != nullptr) results.energies[atom] = energies_[size(n)];
+        if (results.energies != nullptr) results.energies[atom] = from.energies[size(n)];
         if (results.descriptors != nullptr)
-            std::copy_n(descriptors_.data() + n * descriptor_width_, descriptor_width_,
-                        results.descriptors + atom * descriptor_width_);
+            std::copy_n(from.descriptors.data() + n * descriptor_width, descriptor_width,
+                        results.descriptors + atom * descriptor_width);
         add_rows(n);
     });
     for (std::int64_t n = own.num_core; n < own.num_nodes(); ++n) add_rows(n);

@@ -50,18 +50,12 @@ public:
     // Nodes of the largest domain, images included.
     std::int64_t max_nodes() const;
 
-    // Returns the nodes of a domain at the positions of the system, valid until the next call.
-    // Nodes of the core come first, and nodes that only send last.
-    CellSystem gather_nodes(std::size_t domain, const CellSystem& system, int threads);
-    // Returns pointers to buffers of the gathered domain for those results of the system that are
-    // wanted.
-    Results results_of_domain(const Results& results, int descriptor_width);
-    // Sets the results of the system to zero; called before the first domain.
-    static void clear_results(const Results& results, std::int64_t num_atoms);
-    // Adds the results of the gathered domain to those of the system.
-    void add_results(const Results& results, int threads) const;
-    // The atom of each node of the gathered domain.
-    std::vector<std::int64_t> atoms_of_nodes() const;
+    // Evaluates the domains one after the other, and adds their results to those of the system.
+    // `evaluate` evaluates the nodes of a domain: those of the core come first, and nodes that only
+    // send last. Errors name atoms of the system.
+    using Evaluate = std::function<void(const CellSystem& nodes, const Results& results)>;
+    void evaluate(const CellSystem& system, const Results& results, int descriptor_width,
+                  int threads, const Evaluate& evaluate);
 
 private:
     struct Domain {
@@ -70,6 +64,20 @@ private:
         std::int64_t num_core = 0, num_local = 0;
 
         std::int64_t num_nodes() const { return static_cast<std::int64_t>(atom.size()); }
+    };
+    // The nodes of a domain at the positions of a system, and their results.
+    struct Gathered {
+        const Domain* domain = nullptr;
+        std::array<bool, 3> periodic{};
+        std::vector<double> positions;    // [num_nodes][3]
+        std::vector<double> weights;      // [num_local]
+        std::vector<std::int32_t> types;  // [num_nodes]
+        double energy = 0;
+        std::array<double, 9> virial{};
+        std::vector<double> energies;     // [num_local]
+        std::vector<double> forces;       // [num_nodes][3]
+        std::vector<double> virials;      // [num_nodes][3][3]
+        std::vector<double> descriptors;  // [num_local][descriptor_width]
     };
     // Where a node of a domain is: in its box; near enough to have energies; or only sending.
     enum Ring { core, inner, outer };
@@ -97,6 +105,12 @@ private:
     void find_planes(std::int64_t num_atoms);
     void find_parts(std::size_t direction, double along, std::vector<Part>& parts) const;
     std::vector<Domain> make_domains(std::int64_t num_atoms, int threads) const;
+    void gather(const Domain& domain, const CellSystem& system, int threads, Gathered& to) const;
+    CellSystem nodes_of(const Gathered& gathered, const CellSystem& system) const;
+    static Results wanted(const Results& results, int descriptor_width, Gathered& to);
+    static void clear(const Results& results, std::int64_t num_atoms);
+    static void add(const Gathered& from, const Results& results, int descriptor_width,
+                    int threads);
 
     double cutoff_;
     int layers_;
@@ -121,19 +135,8 @@ private:
     std::vector<std::int32_t> wraps_;            // [num_atoms][3] cells from the cell to the atom
     std::vector<Domain> domains_;                // those that need most memory first
 
-    // The domain that was gathered last.
-    const Domain* gathered_ = nullptr;
-    std::array<bool, 3> periodic_{};
-    std::vector<double> positions_;    // [num_nodes][3]
-    std::vector<double> weights_;      // [num_local]
-    std::vector<std::int32_t> types_;  // [num_nodes]
-    double energy_ = 0;
-    std::array<double, 9> virial_{};
-    std::vector<double> energies_;     // [num_local]
-    std::vector<double> forces_;       // [num_nodes][3]
-    std::vector<double> virials_;      // [num_nodes][3][3]
-    std::vector<double> descriptors_;  // [num_local][descriptor_width_]
-    int descriptor_width_ = 0;
+    // The domain that is evaluated, and another that is gathered or added meanwhile.
+    std::array<Gathered, 2> gathered_;
 };
 
 }  // namespace mdcg

@@ -79,17 +79,18 @@ private:
 
 // An evaluation needs more bytes than it may take. Thrown before the lacking ones are allocated.
 struct MemoryError : EngineError {
-    MemoryError(double needed, double allowed)
-        : EngineError(ErrorKind::memory, sizes_text(needed, allowed) +
+    // `device`: its name, if that is known.
+    MemoryError(double needed, double allowed, const std::string& device = "")
+        : EngineError(ErrorKind::memory, sizes_text(needed, allowed, device) +
                                              ": evaluate a smaller system, or use more devices, "
                                              "each with a rank of its own"),
           needed(needed),
           allowed(allowed) {}
     double needed, allowed;
 
-    static std::string sizes_text(double needed, double allowed) {
-        return "an evaluation needs " + size_text(needed) + " of memory, and may take " +
-               size_text(allowed);
+    static std::string sizes_text(double needed, double allowed, const std::string& device = "") {
+        return "an evaluation needs " + size_text(needed) + " of memory" +
+               (device.empty() ? "" : " on " + device) + ", and may take " + size_text(allowed);
     }
 
     // As "12.5 GB" or "340 MB", rounded up.

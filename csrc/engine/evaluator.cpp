@@ -237,22 +237,9 @@ EngineError Evaluator::with_advice(const MemoryError& error, std::int64_t num_at
 
 void Evaluator::evaluate_domains(const CellSystem& system, const Results& results) {
     const auto start = std::chrono::steady_clock::now();
-    const int threads = usable_threads(threads_);
-    Domains::clear_results(results, system.num_nodes);
-    for (std::size_t d = 0; d < domains_->count(); ++d) {
-        const CellSystem part = domains_->gather_nodes(d, system, threads);
-        const Results wanted = domains_->results_of_domain(results, model_->descriptor_width());
-        try {
-            evaluate_whole(part, wanted);
-        } catch (const MemoryError&) {
-            throw;
-        } catch (const GeometryError& error) {
-            throw GeometryError(error.sentence.named(domains_->atoms_of_nodes()));
-        } catch (const EngineError& error) {
-            throw EngineError(error.kind(), error.sentence.named(domains_->atoms_of_nodes()));
-        }
-        domains_->add_results(results, threads);
-    }
+    domains_->evaluate(
+        system, results, model_->descriptor_width(), usable_threads(threads_),
+        [this](const CellSystem& nodes, const Results& wanted) { evaluate_whole(nodes, wanted); });
     domains_ms_ =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }

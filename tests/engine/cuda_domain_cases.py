@@ -46,13 +46,3 @@ def test_memory_is_kept_to() -> None:
     model = opened(MACE, 3, system, device="cuda")
     found = report(model)
     assert 0.5 * found["memory_bytes"] < found["bytes"] <= found["memory_bytes"]
-
-
-def test_error_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    positions, types, cell = box((14, 6, 6))
-    system = {"positions": positions, "types": types, "cell": cell, "periodic": (True,) * 3}
-    model = _core.Model(MACE, device="cuda")
-    monkeypatch.setenv("EMULATED_CUDA_MEMORY", "1000000")
-    said = r"504 atoms on cuda:0 \(.*\): an evaluation needs [\d.]+ MB of memory, and may take .*"
-    with pytest.raises(_core.EngineError, match=said + r": set memory to '[\d.]+ MB', and"):
-        model.evaluate(**system)

@@ -51,7 +51,7 @@ def sentence(kind: type[Exception], function: Callable[[], Any]) -> str:
 
 #: The driver has no memory, or rows would need more than there is.
 SHORT = (
-    r"(out of memory on device cuda:0:|an evaluation needs .* of memory, and may take) .*: "
+    r"(out of memory on device cuda:0:|an evaluation needs .* of memory on cuda:0, and may take) .*: "
     r"evaluate a smaller system, or use more devices(, each with a rank of its own)?"
     r"|\d+ atoms on cuda:0 .*: an evaluation needs .* of memory, and may take .*: "
     r"set memory to '[\d.]+ ([MG]B|%)', and domains of the system are evaluated one after the other"
@@ -69,6 +69,17 @@ def used() -> int:
     """Return the bytes that are allocated on all devices."""
     free, total = Device().memory()
     return total - free
+
+
+def test_the_error_names_the_option(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    atoms = crystal().repeat((4, 3, 3))
+    atoms.calc = MDCGCalculator(path, device="cuda")
+    monkeypatch.setenv(MEMORY, str(used() + 1_000_000))
+    said = (
+        rf"{len(atoms)} atoms on cuda:0 \(.*\): an evaluation needs [\d.]+ MB of memory, and may "
+    )
+    said += r"take .*: set memory to '[\d.]+ MB', and domains of the system are evaluated one .*"
+    assert re.fullmatch(said, sentence(MemoryError, atoms.get_forces))
 
 
 def test_memory_that_ends_anywhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from ase import Atoms
 
 from mdcg import MDCGCalculator, _core
 
+from ..internals.internals import core as internals
 from .domains import RESULTS, box, compare, opened, report
 
 DATA = Path(__file__).parents[1] / "data"
@@ -184,6 +185,19 @@ def test_what_fits_is_not_divided() -> None:
         np.testing.assert_array_equal(value, want[name])
     assert "domains" not in report(model)
     assert report(model)["memory_bytes"] == 2e9
+
+
+def test_more_edges_than_numbers_of_32_bits() -> None:
+    """A dense system is divided for its edges, although its atoms would fit; nothing is evaluated."""
+    cell = np.diag([36.0, 12.0, 12.0])
+    positions = np.random.default_rng(0).uniform(size=(120_000, 3)) @ cell
+    reach = {"cutoff": 6.0, "layers": 1, "bytes": 1.0, "limit": 1e12}
+    neighbors = len(positions) / np.linalg.det(cell) * 4 / 3 * np.pi * 6.0**3
+    assert len(positions) * neighbors > 2**31
+    count, nodes = internals.divided(positions, cell, **reach)
+    assert count == 2
+    assert nodes < len(positions)
+    assert internals.divided(positions[::2], cell, **reach)[0] == 0
 
 
 def test_batches() -> None:

@@ -31,7 +31,7 @@ def _build(folder: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the engine's internals need g++", allow_module_level=True)
-    includes = [f"-I{_CSRC}", f"-I{sysconfig.get_path('include')}"]
+    includes = [f"-I{_CSRC}", f"-I{_CSRC}/include", f"-I{sysconfig.get_path('include')}"]
     for name in ("pybind11", "nlohmann_json"):
         includes += ["-isystem", pytest.importorskip(name).get_include()]
 

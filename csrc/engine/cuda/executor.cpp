@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/integers.hpp"
+#include "engine/cuda/devices.hpp"
 #include "engine/error.hpp"
 
 namespace mdcg {
@@ -208,7 +209,8 @@ void CudaExecutor<T>::check_memory(std::size_t needed) const {
     if (needed <= held && memory_ == 0) return;
     const std::size_t allowed = memory_ > 0 ? memory_ : held + device_memory(stream_.device()).free;
     if (needed > allowed)
-        throw MemoryError(static_cast<double>(needed), static_cast<double>(allowed));
+        throw MemoryError(static_cast<double>(needed), static_cast<double>(allowed),
+                          device_label(stream_.device()));
 }
 
 // -- steps ---------------------------------------------------------------------------------------
