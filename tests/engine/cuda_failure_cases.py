@@ -51,8 +51,8 @@ def sentence(kind: type[Exception], function: Callable[[], Any]) -> str:
 
 #: The driver has no memory, or rows would need more than there is.
 SHORT = (
-    r"(out of memory on device cuda:0:|an evaluation needs .* of memory on cuda:0, and may take) .*: "
-    r"evaluate a smaller system, or use more devices(, each with a rank of its own)?"
+    r"(out of memory on device cuda:0:|an evaluation needs .* of memory on cuda:0, and may take) "
+    r".*: evaluate a smaller system, or use more devices(, each with a rank of its own)?"
     r"|\d+ atoms on cuda:0 .*: an evaluation needs .* of memory, and may take .*: "
     r"set memory to '[\d.]+ ([MG]B|%)', and domains of the system are evaluated one after the other"
 )

@@ -188,7 +188,7 @@ def test_what_fits_is_not_divided() -> None:
 
 
 def test_more_edges_than_numbers_of_32_bits() -> None:
-    """A dense system is divided for its edges, although its atoms would fit; nothing is evaluated."""
+    """A dense system is divided for its edges alone; nothing is evaluated."""
     cell = np.diag([36.0, 12.0, 12.0])
     positions = np.random.default_rng(0).uniform(size=(120_000, 3)) @ cell
     reach = {"cutoff": 6.0, "layers": 1, "bytes": 1.0, "limit": 1e12}
