@@ -36,6 +36,7 @@ class Settings:
     threads: int = 1
     stress: bool = False
     head: str | None = None
+    memory: str = ""
     repeats: int = 10
 
     @classmethod
@@ -64,7 +65,11 @@ class EngineStep:
         device = "cuda:0" if settings.device == "cuda" else settings.device
         with engine_errors():
             self.info = self.model = _core.Model(
-                str(package), device=device, threads=settings.threads, skin=skin
+                str(package),
+                device=device,
+                threads=settings.threads,
+                skin=skin,
+                memory=settings.memory,
             )
         self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
         self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)

@@ -96,6 +96,8 @@ def model_arguments(command: argparse.ArgumentParser) -> None:
     measuring_arguments(command)
     command.add_argument("--head", help="head of a model with several")
     command.add_argument("--stress", action="store_true", help="the stress too")
+    command.add_argument("--memory", default="", metavar="SIZE",
+        help="memory of the engine, such as '92 %%'; larger systems in domains")  # fmt: skip
 
 
 def measuring_arguments(command: argparse.ArgumentParser) -> None:

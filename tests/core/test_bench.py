@@ -221,6 +221,15 @@ def test_torch_is_not_loaded() -> None:
     assert said.splitlines()[-1] == "False"
 
 
+def test_the_engine_in_domains() -> None:
+    atoms = make_system("water", 648).repeat((3, 1, 1))
+    whole = EngineStep(PACKAGE, Settings(), atoms)
+    forces = whole()["forces"]
+    divided = EngineStep(PACKAGE, Settings(memory=f"{whole.own_bytes / 2e6:.3f} MB"), atoms)
+    np.testing.assert_allclose(divided()["forces"], forces, atol=1e-5)
+    assert json.loads(divided.model.report())["domains"] > 1
+
+
 def test_the_engine_on_other_structures() -> None:
     with pytest.raises(ValueError, match="does not know Fe: choose another --system"):
         EngineStep(PACKAGE, Settings(), make_system("iron", 54))
