@@ -191,7 +191,17 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
             ErrorKind::unsupported,
             "make_edges is set with ghosts, copies or a communicator, with which devices "
             "alone make edges: give them, or use device cuda");
-    run(system, communicator, results);
+    try {
+        run(system, communicator, results);
+    } catch (const MemoryError& error) {
+        if (domains_ == nullptr) throw;
+        throw EngineError(
+            ErrorKind::memory,
+            MemoryError::sizes_text(error.needed, error.allowed, model_->device_label()) +
+                ", and systems whose edges or ghosts are given, as for a heat flux, "
+                "are not divided into domains: evaluate a smaller system, or use "
+                "more devices");
+    }
 }
 
 void Evaluator::evaluate(const CellSystem& system, const Results& results) {

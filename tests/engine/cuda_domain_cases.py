@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ase import Atoms
 
-from mdcg import _core
+from mdcg import MDCGCalculator, _core
 
 from .cuda_device import choose_devices
 from .domains import RESULTS, box, compare, opened, report
@@ -46,3 +47,14 @@ def test_memory_is_kept_to() -> None:
     model = opened(MACE, 3, system, device="cuda")
     found = report(model)
     assert 0.5 * found["memory_bytes"] < found["bytes"] <= found["memory_bytes"]
+
+
+def test_the_heat_flux_is_not_divided() -> None:
+    positions, types, cell = box((14, 6, 6))
+    atoms = Atoms(np.array(["O", "H"])[types], positions, cell=cell, pbc=True)
+    atoms.set_velocities(np.random.default_rng(0).normal(size=positions.shape))
+    atoms.calc = MDCGCalculator(MACE, device="cuda", memory="5 MB")
+    assert np.isfinite(atoms.get_forces()).all()
+    assert atoms.calc.report().packages[0]["domains"] > 1
+    with pytest.raises(MemoryError, match="given, as for a heat flux, are not divided"):
+        atoms.calc.get_heat_flux(atoms)
