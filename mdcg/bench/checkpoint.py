@@ -33,12 +33,12 @@ class TorchStep:
         names = self.info.type_names
         kinds = np.array(type_numbers(atoms, names)) if names else atoms.numbers
         system = Structure("", kinds, atoms.positions, atoms.cell.array, tuple(atoms.pbc))
-        self._batch = model_batch(self.info, system, edges, settings.head)
-        self.nbytes = sum(tensor.nbytes for tensor in self._batch.values())
+        self.inputs = model_batch(self.info, system, edges, settings.head)
+        self.nbytes = sum(tensor.nbytes for tensor in self.inputs.values())
 
     def __call__(self) -> Mapping[str, Any]:
         """Return energy, forces and, if it is wanted, stress, in eV and Å."""
-        batch = dict(self._batch)  # models add entries
+        batch = dict(self.inputs)  # models add entries
         if self.info.is_nequip:
             return as_outputs(self.model(batch))
         return self.model(batch, training=False, **self._options)

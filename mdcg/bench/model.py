@@ -16,7 +16,15 @@ from ase import Atoms
 from .. import _core
 from ..calculators.package_backend import engine_errors
 from ..errors import MdcgError, UnsupportedProblemError
-from .timing import clock_for, free_bytes, interleave, peak_bytes, ratio, release_memory
+from .timing import (
+    clock_for,
+    free_bytes,
+    interleave,
+    peak_bytes,
+    ratio,
+    release_memory,
+    total_bytes,
+)
 
 _log = logging.getLogger("mdcg.bench")
 
@@ -26,6 +34,8 @@ MakeStep: TypeAlias = Callable[[Atoms], Any]
 #: Loads or converts a model, once for all structures.
 Loader: TypeAlias = Callable[[], MakeStep]
 _Refused: TypeAlias = "list[dict[str, Any]]"
+# The original in float64 is not tried with more atoms: its neighbour list alone takes minutes.
+_MOST_EXACT = 100_000
 
 
 @dataclass(frozen=True)
@@ -96,8 +106,8 @@ class EngineStep:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges after a call; on a GPU this includes edges within the skin."""
-        return self._reported("edges")
+        """Number of edges after a call, 0 in domains; on GPUs it includes edges within the skin."""
+        return 0 if self._reported("domains") > 1 else self._reported("edges")
 
 
 def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[str, Any]:
@@ -106,14 +116,16 @@ def refusal(impl: str, error: Exception, own: tuple[str, ...] = IMPLS) -> dict[s
     ``failed`` is True for errors of implementations in `own`, except lack of memory and unsupported
     models. Errors of other packages are no failures of mdcg.
     """
-    reason, failed = str(error), impl.startswith(own)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch
+    reason, failed = " ".join(str(error).split())[:300], impl.startswith(own)
+    if isinstance(error, MemoryError):
+        reason, failed = f"out of memory: {reason}", False
+    elif type(error).__name__ == "OutOfMemoryError":  # of torch
         reason, failed = "out of memory", False
     elif isinstance(error, UnsupportedProblemError):
         failed = False
     else:
         _log.info("%s failed", impl, exc_info=error)
-        reason = f"{type(error).__name__}: {' '.join(reason.split())[:300]}"
+        reason = f"{type(error).__name__}: {reason}"
     return {"impl": impl, "reason": reason, "failed": failed}
 
 
@@ -126,6 +138,39 @@ def _refusing(impl: str, refused: _Refused) -> Iterator[None]:
         if impl in IMPLS and type(error) is ValueError:
             raise
         refused.append(refusal(impl, error))
+
+
+class Fitting:
+    """Says which sizes are too large for an implementation, from what smaller ones took."""
+
+    def __init__(self, device: str) -> None:
+        self._room = total_bytes(device)
+        self._taken: dict[str, list[tuple[int, int]]] = {}
+        self._full: dict[str, int] = {}
+
+    def add(self, section: Mapping[str, Any]) -> None:
+        """Keep what the implementations took at one size, and which had too little memory."""
+        for row in section["rows"]:
+            # only what torch takes is known to grow with the number of atoms
+            if row["peak_bytes"] and not row.get("plans_memory"):
+                taken = self._taken.setdefault(row["impl"], [])
+                taken.append((section["atoms"], row["peak_bytes"]))
+        for one in section["refused"]:
+            if one["reason"].startswith("out of memory"):
+                self._full.setdefault(one["impl"], section["atoms"])
+
+    def why_not(self, impl: str, atoms: int) -> str | None:
+        """Return why an implementation cannot evaluate so many atoms, or None."""
+        if atoms >= self._full.get(impl, atoms + 1):
+            return f"out of memory with {self._full[impl]:,} atoms already"
+        taken = self._taken.get(impl, [])
+        if len(taken) < 2:
+            return None
+        (few, less), (many, more) = taken[-2:]
+        need = more + (more - less) / max(1, many - few) * (atoms - many)
+        if need <= self._room:
+            return None
+        return f"out of memory: some {need / 1e9:.0f} GB, from what fewer atoms took"
 
 
 def _as_numpy(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,11 +211,14 @@ def measure(
     """
     refused: _Refused = []
     prepared: dict[str, MakeStep] = {}
+    fitting = Fitting(settings.device)
     for impl, make in loaders.items():
         with _refusing(impl, refused):
             prepared[impl] = make()
     for atoms in systems:
-        yield _measure_one(atoms, prepared, settings, exact, list(refused))
+        section = _measure_one(atoms, prepared, settings, exact, list(refused), fitting)
+        fitting.add(section)
+        yield section
         release_memory()
 
 
@@ -180,14 +228,25 @@ def _measure_one(
     settings: Settings,
     exact: MakeStep | None,
     refused: _Refused,
+    fitting: Fitting,
 ) -> dict[str, Any]:
     steps: dict[str, Any] = {}
     first: dict[str, dict[str, Any]] = {}
-    own_bytes: dict[str, int] = {}
-    if exact is not None:
+    held: dict[str, int] = {}
+    fits: dict[str, MakeStep] = {}
+    all_of_them = {**({} if exact is None else {"float64": exact}), **prepared}
+    for impl, make in all_of_them.items():
+        if why := fitting.why_not(impl, len(atoms)):
+            refused.append({"impl": impl, "reason": why, "failed": False})
+        else:
+            fits[impl] = make
+    original = fits.pop("float64", None)
+    if fits and original is not None and len(atoms) <= _MOST_EXACT:
         with _refusing("float64", refused):
-            first["float64"] = _as_numpy(exact(atoms)())
-    for impl, make in prepared.items():
+            first["float64"] = _as_numpy(original(atoms)())
+    release_memory()
+    room = free_bytes()
+    for impl, make in fits.items():
         release_memory()
         with _refusing(impl, refused):
             free = free_bytes()
@@ -195,22 +254,31 @@ def _measure_one(
             first[impl] = _as_numpy(step())
             step()  # on a GPU the engine records this one
             steps[impl] = step
-            if isinstance(step, EngineStep):
-                own_bytes[impl] = max(free - free_bytes(), step.own_bytes)
+            held[impl] = free - free_bytes()  # what torch keeps included
     rows: list[dict[str, Any]] = []
     timings: dict[str, dict[str, Any]] = {}
-    release_memory()
-    with _refusing("all in turns", refused):
-        timings = interleave(steps, clock_for(settings.device), repeats=settings.repeats)
+    # where memory is too small for all, each would wait for what the one before it frees
+    turns = [steps] if sum(held.values()) <= room else [{impl: steps[impl]} for impl in steps]
+    for together in turns:
+        release_memory()
+        with _refusing("all in turns" if len(turns) == 1 else "".join(together), refused):
+            clock = clock_for(settings.device)
+            timings |= interleave(together, clock, repeats=settings.repeats)
     for impl, seconds in timings.items():
         step, outcome = steps[impl], first[impl]
-        peak = own_bytes.get(impl) or peak_bytes(step, settings.device, step.nbytes)
+        own = getattr(step, "own_bytes", None)  # of programs that do not use torch's memory
+        peak = (
+            peak_bytes(step, settings.device, step.nbytes)
+            if own is None
+            else max(held[impl], own) or None
+        )
         row = {
             "impl": impl,
             "seconds": seconds,
             "energy": float(outcome["energy"].sum()),
             "stress": "stress" in outcome,
             "peak_bytes": peak,
+            "plans_memory": own is not None,
         }
         for other in {"original", "float64"} & set(first) - {impl}:
             row |= _differences(outcome, first[other], other)
@@ -221,6 +289,7 @@ def _measure_one(
         rows.append(row)
     facts: dict[str, Any] = {}
     for step in steps.values():
-        facts = {name: getattr(step.info, name) for name in ("model_class", "dtype", "r_max")}
-        facts |= {"edges": step.num_edges, "dtype": str(facts["dtype"]).removeprefix("torch.")}
+        facts |= {name: getattr(step.info, name) for name in ("model_class", "dtype", "r_max")}
+        facts["dtype"] = str(facts["dtype"]).removeprefix("torch.")
+        facts["edges"] = step.num_edges or facts.get("edges")
     return {"atoms": len(atoms), **facts, "rows": rows, "refused": refused}

@@ -18,6 +18,7 @@ Row = Mapping[str, Any]
 _PACKAGES = (
     *("torch", "e3nn", "mace-torch", "nequip", "cuequivariance", "cuequivariance-ops-torch-cu12"),
     *("cuequivariance-ops-torch-cu13", "openequivariance", "fastmace"),
+    "symmetrix-xl",
 )
 
 
@@ -61,9 +62,10 @@ def model_table(section: Row, model: str, system: str) -> str:
     if 0 < len(without) < len(rows):
         wanted += f" (and stress, but not {', '.join(without)})"
     atoms, edges = section["atoms"], section["edges"]
+    size = f"{atoms} atoms" + (f", {edges} edges ({edges / atoms:.1f} per atom)" if edges else "")
     title = (
         f"{model}  {section['dtype']}  {section['model_class']}, r_max {section['r_max']:g} Å; "
-        f"{wanted}\n  {system}, {atoms} atoms, {edges} edges ({edges / atoms:.1f} per atom)"
+        f"{wanted}\n  {system}, {size}"
     )
     columns = (
         *("impl", "ms/step", "quartiles", "µs/atom", "vs original", "max |dF|", "to float64"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -117,6 +118,14 @@ def free_bytes() -> int:
     """Return the free bytes of the CUDA device, or 0 without torch."""
     cuda = torch_cuda()
     return 0 if cuda is None else int(cuda.mem_get_info()[0])
+
+
+def total_bytes(device: str) -> int:
+    """Return the bytes of memory of the CUDA device, or of the machine."""
+    cuda = torch_cuda() if device == "cuda" else None
+    if cuda is not None:
+        return int(cuda.mem_get_info()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def peak_bytes(run: Run, device: str, inputs: int) -> int | None:

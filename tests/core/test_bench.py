@@ -15,7 +15,7 @@ from ase.io import write
 
 from mdcg import UnsupportedProblemError
 from mdcg.bench import report, timing
-from mdcg.bench.model import EngineStep, Settings, measure, refusal
+from mdcg.bench.model import EngineStep, Fitting, Settings, measure, refusal
 from mdcg.bench.systems import make_system, water_box
 from mdcg.cli.main import main, make_parser
 
@@ -127,7 +127,7 @@ def test_peak_memory_sees_temporaries(tuned: bool) -> None:
 
 def test_reasons_without_a_time() -> None:
     assert refusal("engine", MemoryError("cuda:0 is full")) == {
-        "impl": "engine", "reason": "out of memory", "failed": False,
+        "impl": "engine", "reason": "out of memory: cuda:0 is full", "failed": False,
     }  # fmt: skip
     unsupported = refusal("patched", UnsupportedProblemError("no kernels for uvw"))
     assert (unsupported["reason"], unsupported["failed"]) == ("no kernels for uvw", False)
@@ -161,13 +161,58 @@ def test_one_that_fails_does_not_stop_the_others() -> None:
     assert reasons == {
         "oeq": "AssertionError: broken",
         "cueq": "KeyError: 'broken'",
-        "engine": "out of memory",
+        "engine": "out of memory with 3 atoms already",
     }
-    assert small["refused"] == large["refused"]
+    reason = "out of memory: broken"
+    assert {"impl": "engine", "reason": reason, "failed": False} in small["refused"]
     lines = report.model_table(large, "a.model", "water").splitlines()
     assert lines[0] == "a.model  float64  Fake, r_max 1 Å; energy and forces"
-    assert "  engine: out of memory" in lines
+    assert "  engine: out of memory with 3 atoms already" in lines
     assert report.model_table(large | {"rows": []}, "", "").splitlines() == lines[-3:]
+
+
+@pytest.mark.parametrize(("room", "turns"), [(200, "abab"), (100, "aabb")])
+def test_what_does_not_fit_together_is_timed_apart(
+    room: int, turns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    class Step:
+        num_edges = nbytes = own_bytes = 0
+        info = type("Info", (), {"model_class": "Fake", "dtype": "float64", "r_max": 1.0})
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self) -> dict[str, Any]:
+            calls.append(self.name)
+            return {"energy": np.ones(1), "forces": np.zeros((3, 3))}
+
+    free = iter([room, 100, 20, 100, 20])
+    monkeypatch.setattr("mdcg.bench.model.free_bytes", lambda: next(free))
+    monkeypatch.setattr(timing, "_WARMUP", 1)
+    loaders: dict[str, Any] = {name: lambda name=name: lambda atoms: Step(name) for name in "ab"}
+    (found,) = measure(loaders, [water_box(1)], Settings(repeats=1))
+    assert [(row["impl"], row["peak_bytes"]) for row in found["rows"]] == [("a", 80), ("b", 80)]
+    timed = "".join(calls).removeprefix("aabb")  # each is called twice before
+    assert timed[0] == "a"
+    assert ("ba" in timed) == (turns == "abab")
+
+
+def test_sizes_that_cannot_fit_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mdcg.bench.model.total_bytes", lambda device: 10**9)
+    fitting = Fitting("cuda")
+    for atoms in (100, 1000):
+        rows = [{"impl": "oeq", "peak_bytes": atoms * 10**5}]
+        rows.append({"impl": "engine", "peak_bytes": atoms * 10**5, "plans_memory": True})
+        fitting.add({"atoms": atoms, "rows": rows, "refused": []})
+    assert fitting.why_not("oeq", 10_000) is None
+    assert "out of memory: some 2 GB" in str(fitting.why_not("oeq", 20_000))
+    assert fitting.why_not("engine", 20_000) is None
+    refused = [{"impl": "cueq", "reason": "out of memory"}]
+    fitting.add({"atoms": 1000, "rows": [], "refused": refused})
+    assert fitting.why_not("cueq", 999) is None
+    assert fitting.why_not("cueq", 1000) == "out of memory with 1,000 atoms already"
 
 
 def test_table_is_aligned() -> None:
@@ -212,6 +257,16 @@ def test_bench_model(
             assert row["stress_difference_original"] < 1e-6
             assert row["forces_difference_original"] < 1e-4
     assert rows[0]["speedup"] == 1.0  # one sample has no spread
+
+
+def test_a_package_in_domains(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--atoms", "5184", "--repeats", "1", "--threads", "1"]
+    assert main(["bench", "model", str(PACKAGE), *options, "--memory", "20 MB"]) == 0
+    printed = capsys.readouterr().out
+    assert "  water, 5184 atoms\n" in printed  # edges of one domain are not those of the system
+    assert "domains of at most" in printed
+    assert main(["bench", "model", str(PACKAGE), *options, "--memory", "1 MB"]) == 0
+    assert "engine: out of memory: " in capsys.readouterr().out
 
 
 def test_torch_is_not_loaded() -> None:
