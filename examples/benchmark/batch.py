@@ -24,7 +24,8 @@ from mdcg.cli._common import names
 from mdcg.cli.bench import add_command
 from mdcg.patch._frameworks import default_dtype
 
-from .models import load, require_model, tell_skipped
+from .models import load, require_model
+from .programs import tell_skipped
 
 _HELP = """\
 Time energies and forces of molecules and crystals of 8 to 60 atoms: mdcg's calculator one by one,

@@ -15,7 +15,7 @@ from mdcg.cli.bench import add_command
 from .models import NAMES
 
 Row = Mapping[str, Any]
-Place = tuple[str, str, str, int]  # system, model, dtype, atoms
+Place = tuple[str, str, str, int]  # system, model, dtype and outputs, atoms
 
 # In the order of columns and of drawing: name, colour, marker.
 _IMPLS = {
@@ -24,20 +24,26 @@ _IMPLS = {
     "cueq": ("cuEquivariance", "#5b9a3c", "D"),
     "fastmace": ("FastMACE", "#b5523b", "X"),
     "symmetrix": ("Symmetrix-XL", "#3f8f8a", "h"),
+    "aoti": ("NequIP, AOTInductor", "#a07cc0", "<"),
+    "aoti-oeq": ("NequIP, AOTInductor, OpenEquivariance", "#7d4f9e", ">"),
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "mdcg": ("mdcg", "#1f5fa8", "o"),
     "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
 }
 _OWN = ("engine", "mdcg", "patched")
-_PEERS = ("original", "oeq", "cueq", "fastmace", "symmetrix")
+_PEERS = ("original", "oeq", "cueq", "fastmace", "symmetrix", "aoti", "aoti-oeq")
 _PACKAGES = {
     "original": "e3nn",
     "cueq": "cuequivariance",
     "oeq": "openequivariance",
     "fastmace": "fastmace",
     "symmetrix": "symmetrix-xl",
+    "aoti": "nequip",
+    "aoti-oeq": "nequip",
 }
+# Memory of a card in the drawing of how many atoms fit: that of an H200.
+_CARD_BYTES = 141e9
 
 
 def add_parser(commands: Any) -> None:
@@ -122,17 +128,19 @@ def _take(found: Results, document: Row) -> None:
     if name not in found.hardware:
         found.hardware.append(name)
     found.packages.update(machine["packages"], mdcg=document["mdcg"])
+    outputs = ", with stress" if document["options"].get("stress") else ""
     for row in document["rows"]:
-        place = _place(row)
+        place = _place(row, outputs)
         found.rows.setdefault(place, {})[row["impl"]] = row
         found.refused.get(place, {}).pop(row["impl"], None)
     for one in document["refused"]:
-        if one["impl"] not in found.rows.get(_place(one), {}):
-            found.refused.setdefault(_place(one), {})[one["impl"]] = one["reason"]
+        place = _place(one, outputs)
+        if one["impl"] not in found.rows.get(place, {}):
+            found.refused.setdefault(place, {})[one["impl"]] = one["reason"]
 
 
-def _place(row: Row) -> Place:
-    return row["system"], row["model"], row.get("dtype", ""), row["atoms"]
+def _place(row: Row, outputs: str) -> Place:
+    return row["system"], row["model"], row.get("dtype", "") + outputs, row["atoms"]
 
 
 def _impls(rows: Iterable[Mapping[str, object]]) -> list[str]:
@@ -143,7 +151,8 @@ def _impls(rows: Iterable[Mapping[str, object]]) -> list[str]:
 def markdown_table(found: Results) -> str:
     """Return milliseconds per step, how many times as fast as the best peer that is, and GB.
 
-    No cell is empty: a cell without a time gives the reason, ``-`` means not applicable.
+    No cell is empty: a cell without a time gives the reason, ``-`` means not applicable. Lines
+    below the table give the reasons for "cannot".
     """
     impls = _impls((*found.rows.values(), *found.refused.values()))
     main = next((impl for impl in _OWN if impl in impls), None)
@@ -172,7 +181,13 @@ def markdown_table(found: Results) -> str:
                 sizes.append(min(known, default=None))
             cells.append(", ".join("-" if n is None else format_number(n, 2) for n in sizes))
         lines.append(_line(cells))
-    return "\n".join(lines)
+    reasons = {
+        f"- {_IMPLS[impl][0]}: {reason}": None
+        for place in found.places
+        for impl, reason in found.refused.get(place, {}).items()
+        if impl in _IMPLS and _cell_without_time(reason) == "cannot"
+    }
+    return "\n".join([*lines, *(["", *reasons] if reasons else [])])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -193,9 +208,13 @@ def _time_cell(found: Results, place: Place, impl: str) -> str:
     if time is not None:
         return format_number(time)
     reason = found.refused.get(place, {}).get(impl)
-    if reason is None:
-        return "not run"
-    return "no memory" if "out of memory" in reason.lower() else "cannot"
+    return "not run" if reason is None else _cell_without_time(reason)
+
+
+def _cell_without_time(reason: str) -> str:
+    if "out of memory" in reason.lower():
+        return "no memory"
+    return "-" if reason.endswith("models only") else "cannot"
 
 
 def _memory(row: Row | None) -> float | None:
@@ -204,10 +223,12 @@ def _memory(row: Row | None) -> float | None:
 
 
 def draw(path: str, found: Results, model: str | None = None, dtype: str | None = None) -> None:
-    """Draw milliseconds per step, and microseconds per atom, against the number of atoms.
+    """Draw milliseconds per step against atoms, and atoms that fit a card against bytes per atom.
 
-    The suffix of `path` sets the format. Default: the model and type measured at most sizes.
-    `ValueError` if there is none, the format is unknown, or the file cannot be written.
+    The second panel, which needs memory in the results, divides the memory of a card by what the
+    largest system takes per atom. The suffix of `path` sets the format. Default: the model and type
+    measured at most sizes. `ValueError` if there is none, the format is unknown, or the file cannot
+    be written.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -225,8 +246,9 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
     places = [(*chosen, atoms) for atoms in sorted(sizes[chosen])]
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
-    per_step, per_atom = figure.subplots(1, 2)
     impls = _impls(found.rows[place] for place in places)
+    memory = {impl: _bytes_per_atom(found, places, impl) for impl in impls}
+    per_step, *others = figure.subplots(1, 2 if any(memory.values()) else 1, squeeze=False)[0]
     for impl in impls:
         label, colour, marker = _IMPLS[impl]
         style: dict[str, Any] = {
@@ -240,16 +262,22 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
         points = [(atoms, time) for atoms, time in times.items() if time is not None]
         label = _with_version(label, impl, found.packages)
         per_step.plot([a for a, _ in points], [t for _, t in points], label=label, **style)
-        per_atom.plot([a for a, _ in points], [1e3 * t / a for a, t in points], **style)
-    for axes, what in ((per_step, "milliseconds per step"), (per_atom, "µs per atom and step")):
+        for axes in others if memory[impl] else ():
+            kilobytes, fit = memory[impl] / 1e3, _CARD_BYTES / memory[impl]
+            axes.plot([kilobytes], [fit], **style)
+            text = {"textcoords": "offset points", "fontsize": 8, "color": colour}
+            axes.annotate(f"{float(f'{fit:.2g}'):,.0f}", (kilobytes, fit), xytext=(6, 3), **text)
+    fitting = f"atoms that fit {_CARD_BYTES / 1e9:.0f} GB"
+    labels = (("milliseconds per step", "atoms"), (fitting, "kB per atom"))
+    for axes, (what, below) in zip((per_step, *others), labels, strict=False):
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xlabel("atoms")
+        axes.set_xlabel(below)
         axes.set_title(what, fontsize=10, loc="left")
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.tick_params(labelsize=8)
     first = next(iter(found.rows[places[0]].values()))
     what = "energy, forces and stress" if first.get("stress") else "energy and forces"
@@ -259,7 +287,7 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
         f"{_model_name(chosen[1])}, {chosen[2]}, {chosen[0]}: {what}; {', '.join(found.hardware)}",
         fontsize=11,
     )
-    figure.legend(loc="outside lower center", ncols=len(impls), frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=min(len(impls), 4), frameon=False, fontsize=9)
     # the same numbers give the same file
     with matplotlib.rc_context({"svg.hashsalt": "mdcg", "svg.fonttype": "path"}):
         metadata = {"Date": None} if path.endswith(".svg") else None
@@ -267,6 +295,12 @@ def draw(path: str, found: Results, model: str | None = None, dtype: str | None 
             figure.savefig(path, dpi=150, metadata=metadata)
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error}") from error
+
+
+def _bytes_per_atom(found: Results, places: Sequence[Place], impl: str) -> float:
+    """Return what the largest system takes per atom, or 0 if that is not known."""
+    rows = [row for place in places if (row := found.rows[place].get(impl)) and row["peak_bytes"]]
+    return float(rows[-1]["peak_bytes"]) / int(rows[-1]["atoms"]) if rows else 0.0
 
 
 def _with_version(label: str, impl: str, packages: Mapping[str, str]) -> str:

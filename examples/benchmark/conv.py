@@ -26,7 +26,6 @@ from mdcg.patch import neighbor_list
 
 from .cases import CASES, DEFAULT_CASES, DEFAULT_CUDA, Case, find_cases
 from .layer import Graph, Prepared, build_layer
-from .models import tell_skipped
 from .passes import (
     PASSES,
     Inputs,
@@ -37,6 +36,7 @@ from .passes import (
     to_common,
 )
 from .peers import choose_peers, skipped_peers
+from .programs import tell_skipped
 
 _HELP = """\
 Time one convolution layer: gather, tensor product, sum over the edges of each receiver. The

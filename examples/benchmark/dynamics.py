@@ -1,4 +1,4 @@
-"""Molecular dynamics at constant energy: packages in ASE, and checkpoints in FastMACE."""
+"""Molecular dynamics at constant energy: mdcg and Symmetrix-XL in ASE, FastMACE in its own loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,32 +20,38 @@ from ase.md.verlet import VelocityVerlet
 
 from mdcg import MDCGCalculator, env
 from mdcg.bench import checkpoint
-from mdcg.bench.model import Settings
+from mdcg.bench.model import Settings, refusal
 from mdcg.bench.report import document, write_json
 from mdcg.bench.timing import torch_cuda
 from mdcg.cli._common import names
 from mdcg.cli.bench import add_command
 
-from .models import tell_skipped
+from .programs import missing, symmetrix_calculator, symmetrix_file, tell_skipped
 
 _HELP = """\
-Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package in
-ASE's VelocityVerlet, and FastMACE in its own loop on the device. Milliseconds per step, with the
-integrator and neighbour lists; loading, compiling and 200 steps before are not counted. Use a
-trained model and a structure near equilibrium: where atoms fly apart, each step makes a list."""
+Time molecular dynamics at constant energy with a MACE checkpoint in float32: mdcg's package and
+Symmetrix-XL in ASE's VelocityVerlet, and FastMACE in its own loop on the device. Milliseconds per
+step, with the integrator and neighbour lists; loading, compiling and 200 steps before are not
+counted. Use a trained model and a structure near equilibrium: where atoms fly apart, each step
+makes a list."""
 
-_WARM_UP = 200  # steps before those that are timed
+# Seconds of a step, and bytes of device memory if they are known.
+Found = tuple[float, int | None]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: checkpoint, structure with velocities, device, number of steps, femtoseconds."""
+    """One run: checkpoint, structure with velocities, device, number of steps, femtoseconds.
+
+    `warm_up` steps come before those that are timed.
+    """
 
     checkpoint: Path
     atoms: Atoms
     device: str
     steps: int
     timestep: float
+    warm_up: int = 200
 
 
 def with_velocities(atoms: Atoms, copies: int) -> Atoms:
@@ -59,19 +64,34 @@ def with_velocities(atoms: Atoms, copies: int) -> Atoms:
     return atoms
 
 
-def _mdcg(run: Run) -> float:
+def _in_ase(run: Run, calculator: Any) -> Found:
+    run.atoms.calc = calculator
+    dynamics = VelocityVerlet(run.atoms, run.timestep * units.fs)
+    dynamics.run(run.warm_up)
+    start = time.perf_counter()
+    dynamics.run(run.steps)
+    return (time.perf_counter() - start) / run.steps, None
+
+
+def _mdcg(run: Run) -> Found:
     with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
         model = checkpoint.ready(checkpoint.load(str(run.checkpoint)), "float32", "cpu")
         package = checkpoint.convert(model, Path(folder) / "model.mdcg", Settings())
-        run.atoms.calc = MDCGCalculator(package, device=run.device)
-    dynamics = VelocityVerlet(run.atoms, run.timestep * units.fs)
-    dynamics.run(_WARM_UP)
-    start = time.perf_counter()
-    dynamics.run(run.steps)
-    return (time.perf_counter() - start) / run.steps
+        calculator = MDCGCalculator(package, device=run.device)
+    return _in_ase(run, calculator)
 
 
-def _fastmace(run: Run) -> float:
+def _symmetrix(run: Run) -> Found:
+    with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
+        model = checkpoint.ready(checkpoint.load(str(run.checkpoint)), "float32", "cpu")
+        file = symmetrix_file(model, Path(folder) / "model.json", sorted(set(run.atoms.symbols)))
+        calculator = symmetrix_calculator(
+            file, run.device, "float32", env.threads(), len(run.atoms)
+        )
+    return _in_ase(run, calculator)
+
+
+def _fastmace(run: Run) -> Found:
     warnings.simplefilter("ignore")
     import fastmace
 
@@ -82,23 +102,20 @@ def _fastmace(run: Run) -> float:
             trusted=True,
             ensemble="NVE",
             timestep_fs=run.timestep,
-            steps=_WARM_UP + run.steps,
+            steps=run.warm_up + run.steps,
             output=folder,
         )
-    return float(found.simulation.report.speed["seconds_per_step"])
+    seconds = float(found.simulation.report.speed["seconds_per_step"])
+    peak = int(torch_cuda().max_memory_allocated())
+    return seconds, peak or None  # 0 if it ran in a process of its own
 
 
-_PROGRAMS: dict[str, Callable[[Run], float]] = {"mdcg": _mdcg, "fastmace": _fastmace}
+_PROGRAMS: dict[str, Callable[[Run], Found]] = {
+    "mdcg": _mdcg,
+    "symmetrix": _symmetrix,
+    "fastmace": _fastmace,
+}
 PROGRAMS = tuple(_PROGRAMS)
-
-
-def missing(program: str, device: str) -> str | None:
-    """Return why a program cannot run, or None."""
-    if program == "fastmace" and device == "cpu":
-        return "it runs on CUDA devices only"
-    if program == "fastmace" and not find_spec("fastmace"):
-        return "fastmace is not installed"
-    return None
 
 
 def measure(program: str, run: Run) -> dict[str, Any]:
@@ -108,14 +125,15 @@ def measure(program: str, run: Run) -> dict[str, Any]:
     imported.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        seconds = pool.submit(_PROGRAMS[program], run).result()
+        seconds, peak = pool.submit(_PROGRAMS[program], run).result()
+    same = dict.fromkeys(("median", "quartile1", "quartile3"), seconds)
     row = {"impl": program, "dtype": "float32", "atoms": len(run.atoms), "steps": run.steps}
-    return {**row, "seconds": {"median": seconds}, "peak_bytes": None}
+    return {**row, "seconds": same, "stress": False, "peak_bytes": peak}
 
 
 def add_parser(commands: Any) -> None:
     """Add the command ``dynamics``."""
-    text = "time dynamics beside FastMACE"
+    text = "time dynamics beside Symmetrix-XL and FastMACE"
     add = add_command(commands, "dynamics", text, _HELP, run).add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="of MACE")
     add("structure", type=Path, metavar="STRUCTURE", help="any file that ASE reads")
@@ -147,11 +165,19 @@ def run(options: argparse.Namespace) -> None:
     for copies in options.copies:
         atoms = with_velocities(structure, int(copies))
         task = Run(options.checkpoint, atoms, options.device, options.steps, options.timestep)
+        place = {"dtype": "float32", "atoms": len(atoms)}
         for name in options.impl or PROGRAMS:
             if reasons[name] is None:
-                row = measure(name, task)
-                milliseconds = 1e3 * row["seconds"]["median"]
-                print(f"{name:10} {row['atoms']:>9,} atoms {milliseconds:9.4f} ms/step", flush=True)
-                result["rows"].append({**shared, **row})
+                try:
+                    row = measure(name, task)
+                    result["rows"].append({**shared, **row})
+                    text = f"{1e3 * row['seconds']['median']:9.4f} ms/step"
+                except Exception as error:  # of any kind: it is another program
+                    if name == "mdcg":
+                        raise
+                    one = refusal(name, error)
+                    result["refused"].append({**shared, **place, **one})
+                    text = one["reason"]
+                print(f"{name:10} {len(atoms):>9,} atoms {text}", flush=True)
                 if options.json:
                     write_json(options.json, result)

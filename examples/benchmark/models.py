@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from ase import Atoms
 from ase.data import chemical_symbols
 
 from mdcg.bench import checkpoint
-from mdcg.bench.checkpoint import TorchStep
-from mdcg.bench.model import EngineStep, Loader, Settings, measure
+from mdcg.bench.model import EngineStep, Fitting, Loader, Settings, measure, refusal
+from mdcg.bench.timing import ratio, release_memory
 from mdcg.cli.bench import add_command, make_systems, model_arguments, show_models, start
-from mdcg.patch import is_nequip
+from mdcg.patch import model_info
 from mdcg.patch._frameworks import default_dtype, import_mace
 from mdcg.patch.nequip_files import nequip_state
 
+from . import dynamics, programs
+from .programs import PEERS, missing, unsuited
+
 _HELP = """\
 Time energy and forces of models as `python -m mdcg bench model` does, beside the models as mace or
-NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq). MODEL is small, medium or
-large (random weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those of MACE-OFF23 and
-MACE-MPA-0), nequip-s, -m, -l or -xl (those of NequIP's foundation models) or a checkpoint."""
+NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq), Symmetrix-XL (symmetrix,
+through its ASE calculator) and FastMACE (fastmace, steps of its own loop from rest). MODEL is
+small, medium or large (random weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those
+of MACE-OFF23 and MACE-MPA-0), nequip-s, -m, -l or -xl (those of NequIP's foundation models) or a
+checkpoint. --impl also takes engine-exact, and aoti and aoti-oeq: NequIP compiled by AOTInductor,
+without and with OpenEquivariance. Sizes for which an implementation has too little memory, as
+smaller ones showed, are skipped."""
 
 # Sizes of the MACE-MP-0 models, all of whose layers have 128 channels.
 SIZES = {"small": "128x0e", "medium": "128x0e+128x1o", "large": "128x0e+128x1o+128x2e"}
@@ -52,13 +58,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 NEQUIP_PRESETS = {"nequip-s": "S", "nequip-m": "M", "nequip-l": "L", "nequip-xl": "XL"}
 NAMES = (*SIZES, *VARIANTS, *NEQUIP_PRESETS)
 
-# Other packages by name: modules that they need, and NequIP's own name of the acceleration.
-PEERS = {
-    "cueq": (("cuequivariance_torch", "cuequivariance_ops_torch"), "enable_CuEquivariance"),
-    "oeq": (("openequivariance",), "enable_OpenEquivariance"),
-}
-#: The last one evaluates radial networks as they are; it runs only where --impl names it.
 IMPLS = ("original", *PEERS, "patched", "engine", "engine-exact")
+# These run only where --impl names them: the engine with radial networks as they are, and
+# NequIP's compiled forms, which take minutes to compile.
+_NAMED = ("engine-exact", "aoti", "aoti-oeq")
+# FastMACE's loop: the model may have random weights, so atoms must hardly move.
+_TIMESTEP = 0.01  # fs
+_ATOMS_TIMES_STEPS = 2_000_000
 
 
 def add_parser(commands: Any) -> None:
@@ -66,6 +72,8 @@ def add_parser(commands: Any) -> None:
     model = add_command(commands, "model", "time whole models beside others", _HELP, run)
     model.add_argument("model", nargs="+", metavar="MODEL", help="by name, or a checkpoint")
     model_arguments(model)
+    text = "folder that keeps what other programs convert and compile (default: none)"
+    model.add_argument("--work", metavar="FOLDER", help=text)
     text = "convert a model with random weights, for `mdcg bench lammps`"
     package = add_command(commands, "package", text, text, write_package)
     package.add_argument("model", metavar="MODEL", help="as in `model`")
@@ -77,15 +85,17 @@ def run(options: argparse.Namespace) -> int:
     """Time models and print a table for each structure."""
     for name in options.model:
         require_model(name)
-    wanted = options.impl or IMPLS[:-1]
+    wanted = options.impl or [impl for impl in IMPLS if impl not in _NAMED]
     if unknown := set(wanted) - set(IMPLS):
         known = ", ".join(IMPLS)
         raise ValueError(f"implementation {unknown.pop()!r} is unknown, expected one of {known}")
-    reasons = {impl: missing(impl, options.device) for impl in wanted}
+    if options.work is not None and not Path(options.work).is_dir():
+        raise ValueError(f"{options.work} is not a folder: make it, or leave --work out")
+    absent = {impl: missing(impl, options.device) for impl in wanted}
     systems = make_systems(options)
+    symbols = sorted({symbol for atoms in systems for symbol in atoms.symbols})
     settings = Settings.of(options)
     result = start(options)
-    tell_skipped(reasons)
     code = 0
     for name in options.model:
         for dtype in options.dtype or (None,):
@@ -93,11 +103,56 @@ def run(options: argparse.Namespace) -> int:
             model = load(name, dtype, options.device)
             exact = checkpoint.exact(model, settings)
             with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
-                found = loaders(model, Path(folder), settings)
-                chosen = {impl: found[impl] for impl in wanted if reasons[impl] is None}
+                kind = str(model_info(model).dtype).removeprefix("torch.")
+                stem = f"{Path(name).stem}-{kind}-{options.device}"
+                base = Path(options.work or folder) / stem
+                found = loaders(model, base, settings, symbols)
+                reasons = {impl: absent[impl] or unsuited(impl, model) for impl in wanted}
+                chosen = {i: found[i] for i in wanted if reasons[i] is None and i in found}
                 sections = measure(chosen, systems, settings, exact)
+                sections = _with_refusals(sections, model, reasons)
+                if "fastmace" in wanted and reasons["fastmace"] is None:
+                    saved = programs.save(model, Path(f"{base}.model"))
+                    sections = _beside_fastmace(sections, systems, saved, settings.device)
                 code = show_models(options, result, Path(name).name, sections)
     return code
+
+
+def _with_refusals(
+    sections: Iterable[dict[str, Any]], model: torch.nn.Module, reasons: Mapping[str, str | None]
+) -> Iterator[dict[str, Any]]:
+    """Add facts about the model, and why implementations were not tried."""
+    info = model_info(model)
+    facts = {"model_class": info.model_class, "r_max": info.r_max, "edges": None}
+    facts["dtype"] = str(info.dtype).removeprefix("torch.")
+    for section in sections:
+        for impl, reason in reasons.items():
+            if reason is not None:
+                section["refused"].append({"impl": impl, "reason": reason, "failed": False})
+        yield {**facts, **section}
+
+
+def _beside_fastmace(
+    sections: Iterable[dict[str, Any]], systems: Sequence[Atoms], saved: Path, device: str
+) -> Iterator[dict[str, Any]]:
+    """Add FastMACE at each size: steps of its loop from rest, which is its fastest way."""
+    fitting = Fitting(device)
+    for section, atoms in zip(sections, systems, strict=True):
+        release_memory()
+        steps = min(1000, max(20, _ATOMS_TIMES_STEPS // len(atoms)))
+        task = dynamics.Run(saved, atoms.copy(), device, steps, _TIMESTEP, warm_up=0)
+        if why := fitting.why_not("fastmace", len(atoms)):
+            section["refused"].append({"impl": "fastmace", "reason": why, "failed": False})
+        else:
+            try:
+                row = dynamics.measure("fastmace", task)
+                original = [one for one in section["rows"] if one["impl"] == "original"]
+                row["speedup"] = ratio(original[0]["seconds"], row["seconds"]) if original else None
+                section["rows"].append(row)
+            except Exception as error:  # of any kind: it is another program
+                section["refused"].append(refusal("fastmace", error))
+        fitting.add(section)
+        yield section
 
 
 def write_package(options: argparse.Namespace) -> None:
@@ -117,13 +172,6 @@ def load(name: str, dtype: str | None, device: str) -> torch.nn.Module:
     known = name in NAMES
     model = build(name, dtype or "float32") if known else checkpoint.load(name)
     return checkpoint.ready(model, dtype, device)
-
-
-def tell_skipped(reasons: Mapping[str, str | None]) -> None:
-    """Print what is not measured, and why."""
-    skipped = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
-    if skipped:
-        print(f"not measured: {'; '.join(skipped)}")
 
 
 def build(name: str, dtype: str = "float32") -> torch.nn.Module:
@@ -185,39 +233,14 @@ def build_nequip(preset: str, dtype: str) -> torch.nn.Module:
     return model
 
 
-def missing(impl: str, device: str) -> str | None:
-    """Return why an implementation cannot run here, or None."""
-    if impl not in PEERS:
-        return None
-    absent = [name for name in PEERS[impl][0] if find_spec(name) is None]
-    if absent:
-        return f"{', '.join(absent)} is not installed"
-    return None if device == "cuda" else "it has kernels for CUDA devices only"
-
-
-def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Loader]:
-    """Return functions that make the implementations in :data:`IMPLS`."""
-
-    def peer(name: str) -> partial[TorchStep]:
-        return partial(TorchStep, converted(name, model, settings.device), settings)
+def loaders(
+    model: torch.nn.Module, base: Path, settings: Settings, symbols: Sequence[str]
+) -> dict[str, Loader]:
+    """Return functions that make the implementations in :data:`IMPLS`, without FastMACE."""
 
     def exact() -> partial[EngineStep]:
-        package = checkpoint.convert(model, folder / "exact.mdcg", settings, "exact")
+        package = checkpoint.convert(model, Path(f"{base}.exact.mdcg"), settings, "exact")
         return partial(EngineStep, package, settings)
 
-    own = checkpoint.loaders(model, folder, settings) | {"engine-exact": exact}
-    return {**own, **{name: partial(peer, name) for name in PEERS}}
-
-
-def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module:
-    """Convert a model to another package's layers, with mace's converter or NequIP's modifier."""
-    if is_nequip(model):
-        with nequip_state():
-            modify = import_module("nequip.model.modify_utils").modify
-            result = modify(copy.deepcopy(model), [{"modifier": PEERS[impl][1]}])
-    else:
-        dtype = next(model.parameters()).dtype
-        with default_dtype(dtype):  # the converter sets it
-            converter = import_module(f"mace.cli.convert_e3nn_{impl}")
-            result = converter.run(copy.deepcopy(model), device=device).to(dtype)
-    return checkpoint.ready(result, None, device)
+    own = checkpoint.loaders(model, base.parent, settings)
+    return {**own, "engine-exact": exact, **programs.loaders(model, base, settings, symbols)}

@@ -60,7 +60,8 @@ def files(tmp_path: Path) -> list[str]:
 
 def test_table_of_two_runs(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", *files]) == 0
-    head, rule, *lines = capsys.readouterr().out.splitlines()
+    head, rule, *lines, empty, reason = capsys.readouterr().out.splitlines()
+    assert (empty, reason) == ("", "- OpenEquivariance: RuntimeError: int32")
     assert head == (
         "| model | atoms | e3nn | OpenEquivariance | cuEquivariance | mdcg, engine | "
         "faster than the best other | GB: engine, least of the others |"
@@ -91,6 +92,18 @@ def test_what_was_refused_once_and_measured_later_is_measured(tmp_path: Path) ->
         assert "| 22.0 | 0.500 | 44.0x |" in comparison.markdown_table(found)
 
 
+def test_rows_with_stress_are_rows_of_their_own(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(Path(files[1]).read_text())
+    document["options"]["stress"] = True
+    Path(files[1]).write_text(json.dumps(document))
+    assert main(["table", *files]) == 0
+    printed = capsys.readouterr().out
+    assert "| MACE medium, float32 | 5,184 | 214 | not run | 43.2 | 9.90 |" in printed
+    assert "| MACE medium, float32, with stress | 5,184 | not run | not run | not run |" in printed
+
+
 @needs_matplotlib
 def test_drawing(files: list[str], tmp_path: Path) -> None:
     target = tmp_path / "times.svg"
@@ -100,9 +113,9 @@ def test_drawing(files: list[str], tmp_path: Path) -> None:
     ElementTree.fromstring(text)
     assert main(["plot", *files, "-o", str(target)]) == 0
     assert target.read_bytes() == text, "the same numbers give the same file"
-    # Both panels show every implementation in its colour.
+    # Both panels show every implementation in its colour: a line with markers, and a point.
     for colour in (b"#8c8c8c", b"#5b9a3c", b"#1f5fa8"):
-        assert text.count(b"stroke: " + colour) > 2
+        assert text.count(b"stroke: " + colour) > 4
     assert b"#d28b26" not in text
     picture = tmp_path / "times.png"
     assert main(["plot", *files, "-o", str(picture), "--model", "nequip-m"]) == 0

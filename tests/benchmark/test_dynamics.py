@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
@@ -32,7 +32,7 @@ def test_of_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     code = main(["dynamics", *files, "--copies", "1", "--steps", "2", "--device", "cpu", *result])
     printed = capsys.readouterr().out
     assert code == 0
-    assert "not measured: fastmace: it runs on CUDA devices only" in printed
+    assert "fastmace: " in printed.splitlines()[0]
     milliseconds = float(printed.split("192 atoms")[1].split()[0])
     assert 0.1 < milliseconds < 1e5
     assert main(["table", result[1]]) == 0
@@ -40,10 +40,26 @@ def test_of_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert row == f"| water, float32 | 192 | {format_number(milliseconds)} |"
 
 
-@pytest.mark.skipif(find_spec("fastmace") is not None, reason="fastmace is installed")
-def test_what_is_missing() -> None:
-    assert dynamics.missing("mdcg", "cuda") is None
-    assert dynamics.missing("fastmace", "cuda") == "fastmace is not installed"
+def test_a_program_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(program: str, run: dynamics.Run) -> dict[str, Any]:
+        if program == "symmetrix":
+            raise RuntimeError("broken")
+        row = {"impl": program, "dtype": "float32", "atoms": len(run.atoms), "peak_bytes": None}
+        return {**row, "seconds": {"median": 0.001}}
+
+    monkeypatch.setattr(dynamics, "missing", lambda program, device: None)
+    monkeypatch.setattr(dynamics, "measure", measure)
+    files = [str(DATA / "water.model"), str(DATA / "water192.xyz")]
+    result = ["--json", str(tmp_path / "result.json")]
+    assert main(["dynamics", *files, "--copies", "1", "--device", "cpu", *result]) == 0
+    printed = capsys.readouterr().out
+    assert "symmetrix        192 atoms RuntimeError: broken" in printed
+    assert main(["table", result[1]]) == 0
+    table = capsys.readouterr().out
+    assert "| water, float32 | 192 | 1.00 | cannot | 1.00 | 1.0x |" in table
+    assert "- Symmetrix-XL: RuntimeError: broken" in table
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from benchmark import models
+from ase import Atoms
+from benchmark import dynamics, models, programs
 
-from mdcg.bench.checkpoint import exact, ready
+from mdcg.bench.checkpoint import TorchStep, exact, ready
 from mdcg.bench.model import Settings, measure
 from mdcg.bench.systems import make_system
 
@@ -39,8 +42,14 @@ def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
         built = models.build("nequip-s")
     settings = Settings(stress=True, repeats=1)
     model = ready(built, None, "cpu")
-    loaders = models.loaders(model, tmp_path, settings)
-    chosen = {name: loaders[name] for name in models.IMPLS if not models.missing(name, "cpu")}
+    loaders = models.loaders(model, tmp_path / "a", settings, ["H", "O"])
+    chosen = {
+        name: loaders[name]
+        for name in models.IMPLS
+        # these compile for minutes
+        if name not in ("symmetrix", "aoti")
+        and not (models.missing(name, "cpu") or models.unsuited(name, model))
+    }
     (found,) = measure(chosen, [make_system("water", 24)], settings, exact(model, settings))
     assert found["refused"] == []
     assert [row["impl"] for row in found["rows"]] == list(chosen)
@@ -48,3 +57,75 @@ def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
     for row in found["rows"]:
         assert row["forces_difference_float64"] < 1e-4
         assert row["stress"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_nequip_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NequIP's own compiler gets its own fields; the file is used again."""
+    pytest.importorskip("nequip", exc_type=ImportError)
+    aot, wrappers = import_module("nequip.utils.aot"), import_module("nequip.nn.compile")
+    model, settings = ready(models.build("nequip-s"), None, "cpu"), Settings(stress=True)
+    compiled: list[Any] = []
+
+    def export(*arguments: Any) -> None:
+        compiled.append(wrappers.ListInputOutputWrapper(arguments[0], *arguments[2:4]))
+        assert set(arguments[2]) <= set(arguments[4])
+        assert set(arguments[5]) == {"graph", "node", "edge"}
+        Path(arguments[6]).write_text("program")
+
+    def load(path: str) -> Any:
+        assert Path(path).read_text() == "program"
+
+        @torch.inference_mode(False)
+        def run(inputs: list[torch.Tensor]) -> Any:
+            return compiled[0](*(tensor.clone() for tensor in inputs))
+
+        return run
+
+    monkeypatch.setattr(aot, "aot_export_model", export)
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", load)
+    for count in (24, 81):
+        atoms = make_system("water", count)
+        make = models.loaders(model, tmp_path / "a", settings, ["H", "O"])["aoti"]()
+        got, want = make(atoms)(), TorchStep(model, settings, atoms)()
+        for name in ("forces", "stress"):
+            torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
+    assert len(compiled) == 1
+
+
+def test_who_is_for_which_models() -> None:
+    pytest.importorskip("mace", exc_type=ImportError)
+    model = models.build_mace("4x0e", "float64", max_ell=1, correlation=1, atomic_numbers=[1, 8])
+    assert programs.unsuited("aoti", model) == "for NequIP models only"
+    assert programs.unsuited("fastmace", model) == "it is timed in float32 only"
+    assert programs.unsuited("symmetrix", model) is None
+    assert programs.unsuited("fastmace", model.float()) is None
+
+
+def test_fastmace_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastMACE has a row at each size, until its memory would not do."""
+    tried: list[tuple[int, int]] = []
+
+    def measure(program: str, run: Any) -> dict[str, Any]:
+        tried.append((len(run.atoms), run.steps))
+        if len(run.atoms) == 24:
+            raise RuntimeError("PlanRefused")
+        seconds = dict.fromkeys(("median", "quartile1", "quartile3"), 0.5)
+        peak = len(run.atoms) * 10**9
+        return {"impl": program, "seconds": seconds, "stress": False, "peak_bytes": peak}
+
+    monkeypatch.setattr(dynamics, "measure", measure)
+    monkeypatch.setattr("mdcg.bench.model.total_bytes", lambda device: 5 * 10**12)
+    systems = [Atoms("H" * count) for count in (24, 1000, 4000, 6000)]
+    original = {"impl": "original", "seconds": {"median": 2.0, "quartile1": 2.0, "quartile3": 2.0}}
+    sections: list[dict[str, Any]] = [
+        {"atoms": len(each), "rows": [{**original, "peak_bytes": None}], "refused": []}
+        for each in systems
+    ]
+    found = list(models._beside_fastmace(sections, systems, Path("a.model"), "cuda"))
+    assert tried == [(24, 1000), (1000, 1000), (4000, 500)]
+    assert [len(one["rows"]) for one in found] == [1, 2, 2, 1]
+    assert found[1]["rows"][1]["speedup"] == 4.0
+    reasons = [one["refused"][0]["reason"] for one in (found[0], found[3])]
+    assert reasons[0] == "RuntimeError: PlanRefused"
+    assert reasons[1] == "out of memory: some 6000 GB, from what fewer atoms took"

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from benchmark import conv, models, peers, peers_cuda
+from benchmark import conv, peers, peers_cuda, programs
 from benchmark.cases import CASES, Case, channelwise, fully_connected, nequip
 from benchmark.layer import Graph, Prepared, build_layer, component_major
 
 from mdcg import DeviceError, UnsupportedProblemError, VerificationError
+from mdcg.bench.model import Settings
 from mdcg.bench.systems import make_system
 from mdcg.problem import Irreps
 
 needs_e3nn = pytest.mark.skipif(find_spec("e3nn") is None, reason="e3nn is not installed")
 
+DATA = Path(__file__).resolve().parents[1] / "data"
 UVU = Case("uvu", "4x0e+4x1o", "0e+1o", "0e+1o", channelwise, "a test")
 UVW = Case("uvw", "3x0e+2x1o", "0e+1o", "2x0e+3x1o", fully_connected, "a test")
 
@@ -30,13 +35,17 @@ UVW = Case("uvw", "3x0e+2x1o", "0e+1o", "2x0e+3x1o", fully_connected, "a test")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("installed", [False, True])
 def test_who_can_run(device: str, installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (peers_cuda, models):
+    for module in (peers_cuda, programs):
         monkeypatch.setattr(module, "find_spec", lambda name: object() if installed else None)
-    missing = {impl: models.missing(impl, device) for impl in models.IMPLS}
+    monkeypatch.setitem(sys.modules, "symmetrix", fake_symmetrix("cuda"))
+    monkeypatch.setattr(programs, "installed_version", lambda package: "0.4.4")
+    missing = {impl: programs.missing(impl, device) for impl in programs.PEERS}
     skipped = peers.skipped_peers(device)
     able = installed and device == "cuda"
     assert set(skipped) == (set() if able else {"cueq", "oeq"})
-    assert {impl for impl in models.PEERS if missing[impl]} == (set() if able else {"cueq", "oeq"})
+    everywhere = {"symmetrix", "aoti"}
+    wrong = set() if able else set(programs.PEERS) - (everywhere if installed else set())
+    assert {impl for impl, reason in missing.items() if reason} == wrong
     if not able:
         reason = "it has kernels for CUDA devices only" if installed else "is not installed"
         assert reason in skipped["oeq"]
@@ -47,6 +56,68 @@ def test_who_can_run(device: str, installed: bool, monkeypatch: pytest.MonkeyPat
     assert chosen == [name for name in peers.PEERS if name not in skipped]
     with pytest.raises(ValueError, match="implementation 'x' is unknown, expected one of e3nn"):
         peers.choose_peers(["x"], device)
+
+
+def test_what_programs_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "symmetrix", fake_symmetrix())
+    monkeypatch.setattr(programs, "installed_version", lambda package: "0.6.0")
+    assert "such as symmetrix-xl-cuda13-sm90, is not" in str(programs.missing("symmetrix", "cuda"))
+    assert "it needs e3nn 0.4.4, but 0.6.0 is" in str(programs.missing("fastmace", "cuda"))
+
+
+# ---- programs of their own: Symmetrix-XL ----
+
+
+def fake_symmetrix(*more: str, found: list[Any] | None = None) -> Any:
+    """Return a package with Symmetrix-XL's interface, for CPUs and `more` devices."""
+
+    class Symmetrix:
+        def __init__(self, file: str, **options: Any) -> None:
+            assert Path(file).read_text() == "converted"
+            self.results: dict[str, Any] = {}
+            if found is not None:
+                found.append(options)
+
+        def calculate(self, atoms: Any, wanted: list[str], changes: list[str]) -> None:
+            assert changes == ["positions"]
+            self.results = {"energy": -1.0, "forces": np.zeros((len(atoms), 3))}
+            self.results["stress"] = np.arange(6.0)
+
+    package: Any = types.ModuleType("symmetrix")
+    package.available_backends = lambda: [{"backend": name} for name in ("cpu", *more)]
+    package.load_backend = lambda request: None
+    package.selected_backend = lambda: {"backend": "cpu"}
+    package.Symmetrix = Symmetrix
+    return package
+
+
+def test_symmetrix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The converter is called once; the calculator evaluates at every call."""
+    calls: list[list[str]] = []
+    options: list[Any] = []
+    converter: Any = types.ModuleType("extract_mace")
+    converter.main = lambda arguments: (
+        calls.append(arguments),  # type: ignore[func-returns-value]
+        Path(arguments[3]).write_text("converted"),
+    )
+    monkeypatch.setitem(sys.modules, "symmetrix", fake_symmetrix(found=options))
+    monkeypatch.setitem(sys.modules, "symmetrix.cli.extract_mace", converter)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    checkpoint = DATA / "mace_water_e3nn044.model"
+    for _ in range(2):
+        file = programs.symmetrix_file(checkpoint, tmp_path / "a.json", ["H", "O"])
+    ((*arguments, hydrogen, oxygen),) = calls
+    assert arguments[:2] == ["-m", str(checkpoint)]
+    assert (arguments[4], hydrogen, oxygen) == ("-s", "H", "O")
+    make = partial(programs.symmetrix_calculator, file, "cpu", "float64", 3)
+    info: Any = object()
+    step = programs.CalculatorStep(make, info, Settings(stress=True), make_system("water", 3))
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert options == [{"dtype": "float64", "allow_fixed_workspace": False}]
+    assert step()["stress"].tolist() == [[0, 5, 4], [5, 1, 3], [4, 3, 2]]
+    with pytest.raises(DeviceError, match="no package for this cuda device"):
+        programs.symmetrix_calculator(file, "cuda", "float32", None, 3)
 
 
 # ---- what counts as a refusal ----
