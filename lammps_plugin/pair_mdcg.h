@@ -54,6 +54,9 @@ class PairMDCG : public Pair {
   void check_masses();
   void open_members(const std::vector<std::string> &files);
   void open_member(Member &member, const mdcg_options &options, const mdcg_model *network);
+  void open_dispersion(mdcg_options options);
+  void choose_exchange();
+  std::string why_not_peers();
   std::vector<std::string> names_from_labels();
   void match_names(Member &member);
   void check_restored();

@@ -73,7 +73,7 @@ struct PairMDCG::Options {
   std::string memory_size;           // empty: all memory of the device, and no domains
   double dispersion_cutoff = 0.0;    // Å; 0: the engine's default
   int threads = 0;                   // 0: as many as LAMMPS uses
-  bool device_to_device = false;     // rows of ghosts bypass the host
+  std::string exchange = "auto";     // or host, or peer
   bool first_only = false;           // results are the first member's, not the mean
 };
 
@@ -87,7 +87,8 @@ struct PairMDCG::Impl : Options {
   bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
 
-  bool exchanges = false;            // whether any member exchanges rows between its layers
+  bool device_to_device = false;     // rows of ghosts bypass the host
+  std::string through_host;          // why they do not; empty if no device sends any
   int deviations_asked = 0;          // set by fix pair before the step
   bigint deviations_step = -1;       // the step that forces_std belongs to
   std::vector<double> forces_std;    // [nlocal] units of the run

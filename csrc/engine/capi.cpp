@@ -190,7 +190,6 @@ private:
 
 // cuda/ghosts.cpp checks, with the edges, that the blocks of the peers cover `sent` and the ghosts.
 void check_peers(const mdcg_communicator& communicator) {
-    need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     need_count(communicator.num_peers, "communicator.num_peers");
     if (communicator.num_peers > 0) need(communicator.peers, "communicator.peers");
     if (communicator.rank < 0 || communicator.rank >= communicator.num_ranks)
@@ -218,7 +217,9 @@ void check_communicator(const mdcg_communicator& communicator) {
         need(communicator.sent, "communicator.sent");
         need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     }
-    if (communicator.gather != nullptr) check_peers(communicator);
+    if (communicator.gather == nullptr) return;
+    need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
+    check_peers(communicator);
 }
 
 void check_system(const mdcg_system& system) {
@@ -385,6 +386,17 @@ mdcg_status mdcg_prepare(mdcg_model* model) {
     return guarded([&] {
         need(model, "model");
         model->evaluator.prepare();
+    });
+}
+
+mdcg_status mdcg_check_peers(mdcg_model* model, const mdcg_communicator* communicator) {
+    return guarded([&] {
+        need(model, "model");
+        const mdcg_communicator host = read_struct(communicator, "mdcg_communicator");
+        need(reinterpret_cast<const void*>(host.gather), "communicator.gather");
+        check_peers(host);
+        Callbacks callbacks(host);
+        model->evaluator.model().check_peers(callbacks);
     });
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mdcg.package import Package
 
 from ..internals.internals import filling_from, small_up_to
 from . import random_programs
-from .capi import Exchange, Rank
+from .capi import EXCHANGE_ROWS, Communicator, Exchange, Options, Rank, library
 from .cuda_cases import assert_equal, both, saved
 from .programs import graph, run
 from .test_ghosts import CUTS, WANT, assert_same, evaluate_together, parts
@@ -94,6 +95,55 @@ class Twice(Exchange):
         for rank in range(2 if size else 0):
             ctypes.memmove(found + rank * size, mine, size)
         return 0
+
+
+def check_peers(link: Any, path: str, rank: int, number: int, peer: int) -> str:
+    """Check in one of two processes; return the error. `number` is the rank that it writes."""
+
+    def gather(_: Any, mine: int, found: int, size: int) -> int:
+        own = ctypes.string_at(mine, size)
+        link.send_bytes(own)
+        other = link.recv_bytes()
+        all_ranks = (own, other, other) if rank == 0 else (other, own, own)
+        for place, row in enumerate(all_ranks):
+            ctypes.memmove(found + place * size, row, size)
+        return 0
+
+    lib, model = library(), ctypes.c_void_p()
+    options = Options(device=b"cuda", kernels=b"auto")
+    assert lib.mdcg_open(path.encode(), ctypes.byref(options), ctypes.byref(model)) == 0
+    peers = np.array([[peer, *6 * [0]]])
+    communicator = Communicator(
+        rank=number,
+        num_ranks=3,
+        num_peers=1,
+        peers=peers.ctypes.data,
+        gather=EXCHANGE_ROWS(gather),
+    )
+    status = lib.mdcg_check_peers(model, ctypes.byref(communicator))
+    lib.mdcg_close(model)
+    return str(lib.mdcg_last_error().decode()) if status else ""
+
+
+def send_check(link: Any, *arguments: Any) -> None:
+    link.send(check_peers(link, *arguments))
+
+
+@pytest.mark.parametrize(("number", "reason"), [
+    (1, ""),
+    (2, "rank 0: it reads 2 from the device of rank 1, which has written its rank there"),
+])  # fmt: skip
+def test_peers_read_what_others_write(tmp_path: Path, number: int, reason: str) -> None:
+    """Memory that opens, but in which other numbers are found, is an error in both processes."""
+    path = str(tmp_path / "p.mdcg")
+    saved(two_layers().package(), Path(path))
+    processes = multiprocessing.get_context("spawn")
+    link, there = processes.Pipe()
+    other = processes.Process(target=send_check, args=(there, path, 1, number, 0))
+    other.start()
+    assert check_peers(link, path, 0, 0, 1) == reason
+    assert link.recv() == reason
+    other.join()
 
 
 def test_peers_have_all_rows(tmp_path: Path) -> None:

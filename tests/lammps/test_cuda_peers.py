@@ -65,8 +65,7 @@ def test_dynamics(
     )
     assert "Neighbor list builds = 0" not in peer.text
     assert "rows of ghosts go from device to device" in said(peer)
-    assert "rows of ghosts" not in said(host)
-    assert "exchange peer" not in said(peer)
+    assert "rows of ghosts go through the host, because exchange is host" in said(host)
     same_bits(peer, host)
     same(peer, same_as)
 
@@ -129,8 +128,55 @@ def test_memory_that_is_not_shared(
     )
 
 
+# Settings of the emulated devices of each rank, and what the log says about rows of ghosts.
+CHOICES = {
+    "possible": ("", "from device to device"),
+    "no handles": (
+        "export EMULATED_CUDA_IPC=0",
+        "through the host, because rank 0: cuIpcGetMemHandle failed: .*",
+    ),
+    "no handles on one rank": (
+        'if [ "$PMI_RANK" = 1 ]; then export EMULATED_CUDA_IPC=0; fi',
+        "through the host, because rank 1: cuIpcGetMemHandle failed: .*",
+    ),
+    "no access on one rank": (
+        'if [ "$PMI_RANK" = 1 ]; then export EMULATED_CUDA_IPC=export; fi',
+        "through the host, because rank 1: cuIpcOpenMemHandle failed: .*",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_choice(tmp_path: Path, models: Models, case: str) -> None:
+    """Ranks choose the same way, also where only one of them fails, and rank 0 says it once."""
+    first, reason = CHOICES[case]
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = on("auto", head(models("mace")) + nve(1) + "run 3\n")
+    env = emulated(EMULATED_CUDA_DEVICES="2")
+    got = run_input(tmp_path, text, ranks=2, env=env, first=first)
+    assert re.findall("  rows of ghosts go (.*)", got.text) == [way_of_rows(got)]
+    assert re.fullmatch(reason, way_of_rows(got))
+    short = text.replace(" exchange auto", "")
+    default = run_input(tmp_path, short, ranks=2, env=env, first=first)
+    assert way_of_rows(default) == way_of_rows(got)
+    same_bits(got, run_input(tmp_path, text.replace("auto", "host"), ranks=2, env=env))
+
+
+def way_of_rows(output: Output) -> str:
+    (found,) = re.findall("  rows of ghosts go (.*)", said(output))
+    return str(found)
+
+
+@pytest.mark.parametrize(("ranks", "settings"), [(1, "device cuda"), (2, "device cpu")])
+def test_no_choice(tmp_path: Path, models: Models, ranks: int, settings: str) -> None:
+    """The log does not mention rows that no device exchanges."""
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = head(models("mace"), settings=settings) + "run 0\n"
+    assert "rows of ghosts" not in run_input(tmp_path, text, ranks=ranks, env=emulated()).text
+
+
 @pytest.mark.parametrize(("settings", "reason"), [
-    ("exchange mpi device cuda", "exchange is mpi, expected host, or peer (from device to device)"),
+    ("exchange mpi device cuda", "exchange is mpi, expected auto, host, or peer (from device to "),
     ("exchange peer", "exchange is peer, and device is auto, expected device cuda, or exchange h"),
     ("exchange peer device cpu", "exchange is peer, and device is cpu, expected device cuda"),
     ("exchange", "keyword exchange needs a value"),

@@ -57,7 +57,15 @@ void CudaGhosts<T>::on_new_list(Communicator& communicator, int width, const Dev
     if (!peers) windows_.reset();
     if (peers && !windows_) windows_ = std::make_unique<PeerWindows>(device_);
     const std::int64_t longest = std::max(num_sent_, graph.num_nodes - graph.num_local);
-    if (peers) windows_->open(communicator, size(longest) * size(width) * sizeof(T), problem);
+    if (peers) try {
+            windows_->open(communicator, size(longest) * size(width) * sizeof(T), problem);
+        } catch (const EngineError& error) {
+            if (error.kind() != ErrorKind::device) throw;
+            throw EngineError(ErrorKind::device,
+                              std::string("rows cannot go from device to device (") + error.what() +
+                                  "), expected ranks on one machine, each of which sees all their "
+                                  "devices: let them pass through the host (exchange host)");
+        }
     listed_ = true;
 }
 

@@ -68,6 +68,10 @@ public:
                OF_NODE * num_nodes + OF_EDGE * num_edges;
     }
 
+    void check_peers(Communicator& communicator) const override {
+        guarded(device_, [&] { PeerWindows(device_).test(communicator); });
+    }
+
     void do_evaluate(const System& system, Communicator* communicator,
                      const Results& results) override {
         check_ghosts(system, communicator);
