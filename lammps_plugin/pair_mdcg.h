@@ -64,9 +64,12 @@ class PairMDCG : public Pair {
   bool takes_part(int i) const;
   void check_bonds();
   void check_exclusions();
+  struct Bounds;
+  Bounds local_bounds() const;
   std::vector<char> ghosts_near(double r_max) const;
+  std::vector<char> near_other_ranks(const std::vector<char> &seen) const;
   std::vector<char> ghosts_listed() const;
-  void find_nodes(Nodes &nodes, const std::vector<char> &seen);
+  void find_nodes(Nodes &nodes, const std::vector<char> &seen, const std::vector<char> &near);
   bool read_types();
   bool read_types(Member &member, const Nodes &nodes);
   bool neighbors_changed();

@@ -156,6 +156,7 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
     system.make_edges = 1;
     system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
   }
+  system.num_inner = nodes.num_inner;
   if (make_edges && comm->nprocs == 1) {
     system.cell = nodes.box.data();
     system.periodic = nodes.periodic.data();

@@ -39,7 +39,8 @@ struct PairMDCG::Nodes {
   std::vector<std::int32_t> node;    // [nall] node of an atom or ghost, -1: none
   std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
   std::int64_t num_local = 0, num_nodes = 0;
-  std::vector<double> positions;            // [num_nodes][3]
+  std::int64_t num_inner = 0;       // the last local nodes, which have no neighbours on other ranks
+  std::vector<double> positions;    // [num_nodes][3]
   std::vector<std::array<int, 3>> cells;    // [num_cells] from image to node; first {0, 0, 0}
   std::vector<std::int32_t> cell_ghost;     // [num_cells] one image in each cell; first -1
   std::map<std::array<int, 3>, std::int32_t> cell_number;    // index into cells

@@ -238,6 +238,9 @@ void check_system(const mdcg_system& system) {
     if (system.make_edges != 0 && (system.num_edges != 0 || system.sender != nullptr ||
                                    system.receiver != nullptr || system.image != nullptr))
         bad_argument("make_edges is set, and edges are given as well, expected one of both");
+    if (system.num_inner < 0 || system.num_inner > system.num_local)
+        bad_argument("num_inner is " + std::to_string(system.num_inner) +
+                     ", expected at most the " + std::to_string(system.num_local) + " local nodes");
     need_count(system.num_copies, "num_copies");
     if (system.num_copies > 0) {
         if (system.make_edges == 0)
@@ -462,6 +465,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_node = given.copy_node;
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
+        inner.num_inner = given.num_inner;
         // Numbers that differ from the numbers of the model's list mean a new list.
         const mdcg::ListNumbers& held = model->evaluator.list();
         if (given.list != nullptr && given.list->edges == held.edges)

@@ -150,6 +150,10 @@ typedef struct mdcg_system {
     /* If not null, forces, virial and virials are derivatives of the sum of the energies of local
      * nodes times these weights, such as positions of atoms for a heat flux. */
     const double* energy_weights; /* [num_local] */
+    /* The last num_inner local nodes have no ghost within the cutoff and the skin of the list,
+     * which is not checked. With a communicator, devices compute them while rows of ghosts are
+     * exchanged. 0: none is known. */
+    int64_t num_inner;
 } mdcg_system;
 
 /* Many systems without ghosts that do not interact, such as molecules and crystals of any size.

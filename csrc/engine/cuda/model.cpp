@@ -220,7 +220,10 @@ private:
         own_listed_ = false;
         copies_.forget();
         const bool fresh = changed || !listed_ || reversed_ != system.reversed;
-        if (fresh) executor_->set_graph(graph_, system.reversed);
+        if (fresh) {
+            executor_->set_graph(graph_, system.reversed);
+            executor_->set_inner(communicator != nullptr ? system.num_inner : 0);
+        }
         reversed_ = system.reversed;
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
@@ -277,6 +280,7 @@ private:
             listed_ = own_listed_ = false;
             types_.assign(system.types, system.types + nodes);
             executor_->make_list(copies_.watch(), copies_.points(system), graph_);
+            executor_->set_inner(system.num_inner);
             ++lists_built_;
             neighbors_ms_ = clock.lap();
         }
