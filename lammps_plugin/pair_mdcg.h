@@ -66,8 +66,8 @@ class PairMDCG : public Pair {
   void check_exclusions();
   struct Bounds;
   Bounds local_bounds() const;
-  std::vector<char> ghosts_near(double r_max) const;
-  std::vector<char> near_other_ranks(const std::vector<char> &seen) const;
+  std::vector<char> ghosts_near(const Bounds &bounds, double r_max) const;
+  std::vector<char> near_other_ranks(const Bounds &bounds, const std::vector<char> &seen) const;
   std::vector<char> ghosts_listed() const;
   void find_nodes(Nodes &nodes, const std::vector<char> &seen, const std::vector<char> &near);
   bool read_types();

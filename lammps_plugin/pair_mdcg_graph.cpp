@@ -134,13 +134,13 @@ PairMDCG::Bounds PairMDCG::local_bounds() const
 }
 
 // Returns which ghosts are near the bounding box of the local nodes, if there is no LAMMPS list.
-std::vector<char> PairMDCG::ghosts_near(double r_max) const
+std::vector<char> PairMDCG::ghosts_near(const Bounds &bounds, double r_max) const
 {
   const int nlocal = atom->nlocal, nghost = atom->nghost;
   std::vector<char> seen(nghost, comm->nprocs == 1);
   if (comm->nprocs == 1) return seen;
   double **x = atom->x;
-  const auto [low, high] = local_bounds();
+  const auto &[low, high] = bounds;
   const double reach = r_max + neighbor->skin + 1e-6;
   for (int j = 0; j < nghost; j++) {
     const double *at = x[nlocal + j];
@@ -154,11 +154,12 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
 // Returns which local atoms may have neighbours among the ghosts of other ranks in `seen`. Such a
 // ghost is beyond at least one side of the bounding box of the local nodes. It is assigned to one
 // of these sides, and an atom is near if it is near the innermost ghost of any side.
-std::vector<char> PairMDCG::near_other_ranks(const std::vector<char> &seen) const
+std::vector<char> PairMDCG::near_other_ranks(const Bounds &bounds,
+                                             const std::vector<char> &seen) const
 {
   const int nlocal = atom->nlocal;
   std::vector<char> near(nlocal, 1);
-  const auto [low, high] = local_bounds();
+  const auto &[low, high] = bounds;
   double **x = atom->x, lower[3], upper[3];    // innermost ghosts
   std::fill_n(lower, 3, -HUGE_VAL);
   std::fill_n(upper, 3, HUGE_VAL);
@@ -192,9 +193,12 @@ std::vector<char> PairMDCG::near_other_ranks(const std::vector<char> &seen) cons
   }
   for (const int j : others) assign(x[j]);
   const double reach = impl->r_max + neighbor->skin + 1e-6;
-  for (int i = 0; i < nlocal; i++) {
-    near[i] = 0;
-    for (int k = 0; k < 3; k++) near[i] |= x[i][k] - lower[k] < reach || upper[k] - x[i][k] < reach;
+  std::fill(near.begin(), near.end(), 0);
+  for (int k = 0; k < 3; k++) {
+    if (lower[k] > -HUGE_VAL)
+      for (int i = 0; i < nlocal; i++) near[i] |= x[i][k] - lower[k] < reach;
+    if (upper[k] < HUGE_VAL)
+      for (int i = 0; i < nlocal; i++) near[i] |= upper[k] - x[i][k] < reach;
   }
   return near;
 }
@@ -209,17 +213,13 @@ void PairMDCG::find_nodes(Nodes &nodes, const std::vector<char> &seen,
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
   nodes.node.assign(nall, -1);
   nodes.atom.clear();
-  const auto take = [&](bool is_near) {
-    for (int i = 0; i < nlocal; i++) {
-      if (!takes_part(i) || (near.empty() || near[i]) != is_near) continue;
-      nodes.node[i] = static_cast<std::int32_t>(nodes.atom.size());
-      nodes.atom.push_back(i);
-    }
-    return static_cast<std::int64_t>(nodes.atom.size());
-  };
-  nodes.num_inner = -take(true);
-  nodes.num_local = take(false);
-  nodes.num_inner += nodes.num_local;
+  std::vector<std::int32_t> inner;
+  for (int i = 0; i < nlocal; i++)
+    if (takes_part(i)) (near.empty() || near[i] ? nodes.atom : inner).push_back(i);
+  nodes.atom.insert(nodes.atom.end(), inner.begin(), inner.end());
+  nodes.num_local = static_cast<std::int64_t>(nodes.atom.size());
+  nodes.num_inner = static_cast<std::int64_t>(inner.size());
+  for (std::int32_t n = 0; n < nodes.num_local; n++) nodes.node[nodes.atom[n]] = n;
 
   std::vector<std::int32_t> images;    // ghosts whose atoms other ranks own
   for (int j = nlocal; j < nall; j++) {
@@ -280,7 +280,8 @@ std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domai
   double rest[3];
   for (int k = 0; k < 3; k++) rest[k] = to[k] - from[k];
   for (int k = 2; k >= 0; k--) {
-    cell[k] = static_cast<int>(std::lround(rest[k] / h[k]));
+    const double cells = rest[k] * domain->h_inv[k];    // close to an integer
+    cell[k] = static_cast<int>(cells + (cells < 0.0 ? -0.5 : 0.5));
     if (!domain->triclinic) continue;
     if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
     if (k == 1) rest[0] -= h[5] * cell[1];
@@ -315,16 +316,18 @@ void PairMDCG::update_graph()
   comm->forward_comm(this);
   check_exclusions();
   if (!it.device_makes_list) check_bonds();
-  const std::vector<char> seen = it.device_makes_list ? ghosts_near(it.r_max) : ghosts_listed();
+  const Bounds bounds = local_bounds();
+  const std::vector<char> seen =
+      it.device_makes_list ? ghosts_near(bounds, it.r_max) : ghosts_listed();
   // devices compute atoms without neighbours on other ranks while rows of ghosts travel
   const bool divided = it.device_makes_list && comm->nprocs > 1;
-  find_nodes(it.nodes, seen, divided ? near_other_ranks(seen) : std::vector<char>());
+  find_nodes(it.nodes, seen, divided ? near_other_ranks(bounds, seen) : std::vector<char>());
   if (it.device_makes_list)
     it.nodes.find_copies(atom, domain);
   else
     copy_edges();
   if (it.dispersion && comm->nprocs > 1) {
-    find_nodes(it.dispersion_nodes, ghosts_near(it.dispersion->info.r_max), {});
+    find_nodes(it.dispersion_nodes, ghosts_near(bounds, it.dispersion->info.r_max), {});
     it.dispersion_nodes.find_copies(atom, domain);
   }
   for (Member &member : it.members) member.list = {};

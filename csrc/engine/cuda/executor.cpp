@@ -194,7 +194,7 @@ void CudaExecutor<T>::reserve() {
                                lacking(energy_weights_, weights);
     check_memory(needed);
     // what is left over after all three
-    const std::size_t spare = memory_ > 0 ? (memory_ - needed) / 3 : needed;
+    const std::size_t spare = needed > bytes() ? (allowed_memory() - needed) / 3 : 0;
     arena_.grow(most, spare);
     edge_gradient_.grow(gradients, spare);
     worker_.types = graph_.types;
@@ -203,10 +203,14 @@ void CudaExecutor<T>::reserve() {
 }
 
 template <typename T>
+std::size_t CudaExecutor<T>::allowed_memory() const {
+    return memory_ > 0 ? memory_ : bytes() + device_memory(stream_.device()).free;
+}
+
+template <typename T>
 void CudaExecutor<T>::check_memory(std::size_t needed) const {
-    const std::size_t held = bytes();
-    if (needed <= held && memory_ == 0) return;
-    const std::size_t allowed = memory_ > 0 ? memory_ : held + device_memory(stream_.device()).free;
+    if (needed <= bytes() && memory_ == 0) return;
+    const std::size_t allowed = allowed_memory();
     if (needed > allowed)
         throw MemoryError(static_cast<double>(needed), static_cast<double>(allowed));
 }

@@ -109,6 +109,7 @@ private:
     void reserve();
     // Throws MemoryError if so many bytes are more than may be taken.
     void check_memory(std::size_t needed) const;
+    std::size_t allowed_memory() const;
     // Returns the aligned number of bytes that the total rows, the chunk rows and the first
     // `local_width` items of local rows take.
     static std::size_t bytes_of_rows(const BufferPlan& plan, std::int64_t local_width,

@@ -119,7 +119,7 @@ void PeerWindows::retire(DeviceMemory& memory) {
 
 void PeerWindows::grow(std::size_t bytes) {
     if (bytes <= half_ && half_ > 0) return;
-    const std::size_t wanted = std::max(bytes + (half_ > 0 ? bytes / 8 : 0), FEWEST_BYTES);
+    const std::size_t wanted = std::max(bytes + bytes / 8, FEWEST_BYTES);  // later lists need more
     const std::size_t half = (wanted + 255) / 256 * 256;
     DeviceMemory memory = Retired::all().take(device_, 2 * half);
     memory.reserve(2 * half);
