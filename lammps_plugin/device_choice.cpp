@@ -27,12 +27,6 @@ class Node {
     MPI_Comm_rank(ranks, &rank);
     MPI_Comm_size(ranks, &count);
   }
-  bool spans(MPI_Comm world) const
-  {
-    int all = 0;
-    MPI_Comm_size(world, &all);
-    return count == all;
-  }
   ~Node() { MPI_Comm_free(&ranks); }
   Node(const Node &) = delete;
   Node &operator=(const Node &) = delete;
@@ -81,9 +75,6 @@ DeviceChoice DeviceChoice::make(MPI_Comm world, const Library &library, const st
                     std::to_string(used) +
                     " used here), or start NVIDIA's MPS, with which "
                     "they compute at the same time";
-  else if (used > 1 && node.spans(world) && used <= device.count)
-    choice.peers = "ranks exchange rows through the host: 'exchange peer' sends them from device "
-                   "to device, where these have access to each other";
   return choice;
 }
 

@@ -15,7 +15,6 @@ struct DeviceChoice {
   std::string name;      // such as "cuda:1"
   std::string reason;    // why no device was found; empty if one was
   std::string advice;    // set if ranks share a device; the same on all ranks
-  std::string peers;     // advice to try `exchange peer`, if each rank has its own device
 
   // `asked` "cuda": the device whose number is the rank's number on its node, modulo the number of
   // devices. "cuda:N": device N on all ranks. Collective.

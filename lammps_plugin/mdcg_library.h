@@ -12,8 +12,8 @@ namespace mdcg_lammps {
 // The functions that the plugin calls, without their prefix "mdcg_".
 #define MDCG_FUNCTIONS(use)                                                                        \
   use(version) use(last_error) use(last_error_about) use(printable) use(find_device) use(open)     \
-      use(open_same) use(set_notice) use(prepare) use(close) use(describe) use(evaluate)           \
-          use(summary)
+      use(open_same) use(set_notice) use(prepare) use(check_peers) use(close) use(describe)        \
+          use(evaluate) use(summary)
 
 // The functions of the library. It stays open until the process ends, because OpenMP threads may
 // outlive a pair style.

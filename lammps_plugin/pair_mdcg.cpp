@@ -172,7 +172,7 @@ void PairMDCG::settings(int narg, char **arg)
         key != "dispersion_cutoff" && key != "memory")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
-                            "precision fp32|fp64, exchange host|peer, "
+                            "precision fp32|fp64, exchange auto|host|peer, "
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
                             "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R, "
@@ -187,8 +187,9 @@ void PairMDCG::settings(int narg, char **arg)
       require(is_device(value), "auto, cpu, cuda (one for each rank) or cuda:N");
       impl->device = value;
     } else if (key == "exchange") {
-      impl->device_to_device = value == "peer";
-      require(value == "host" || value == "peer", "host, or peer (from device to device)");
+      impl->exchange = value;
+      require(value == "auto" || value == "host" || value == "peer",
+              "auto, host, or peer (from device to device)");
     } else if (key == "committee") {
       impl->first_only = value == "first";
       require(value == "mean" || value == "first",
@@ -210,7 +211,7 @@ void PairMDCG::settings(int narg, char **arg)
   if (impl->functional.empty() && (impl->damping != "bj" || impl->dispersion_cutoff > 0.0))
     error->all(FLERR, "pair_style mdcg: damping or dispersion_cutoff is given without dispersion, "
                       "expected dispersion FUNCTIONAL as well, such as pbe");
-  if (impl->device_to_device && (impl->device == "auto" || impl->device == "cpu"))
+  if (impl->exchange == "peer" && (impl->device == "auto" || impl->device == "cpu"))
     error->all(FLERR, "pair_style mdcg: exchange is peer, and device is " + impl->device +
                           ", expected device cuda, or exchange host");
 }
@@ -278,13 +279,11 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   options.size = sizeof(options);
   std::string device = it.device == "auto" ? "cpu" : it.device;
   it.advice.clear();
-  std::string peers;
   if (device != "cpu") {
     const DeviceChoice choice = DeviceChoice::make(world, *it.library, device);
     all_or_none(FLERR, choice.reason);
     device = choice.name;
     it.advice = choice.advice;
-    peers = choice.peers;
   }
   options.device = device.c_str();
   options.precision = it.precision.c_str();
@@ -292,7 +291,6 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   options.threads = it.threads ? it.threads : comm->nthreads;
   options.memory = it.memory_size.c_str();
   options.memory_models = static_cast<int>(files.size());
-  it.exchanges = false;
   for (const std::string &file : files) {
     Member &member = it.members.emplace_back();
     member.file = file;
@@ -311,18 +309,38 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
                  "pair_style mdcg: {} gives dipoles and no energies, expected a package with "
                  "energies: convert another model",
                  member.file);
-    if (member.info.num_exchanges > 0) it.exchanges = true;
   }
-  if (!it.device_to_device && it.exchanges) it.advice += peers;
-  if (it.functional.empty()) return;
+  if (!it.functional.empty()) open_dispersion(options);
+  choose_exchange();
+}
+
+void PairMDCG::open_dispersion(mdcg_options options)
+{
+  Impl &it = *impl;
   options.precision = nullptr;
   options.memory = nullptr;    // dispersion keeps no rows of edges
   options.dispersion = it.functional.c_str();
   options.damping = it.damping.c_str();
   options.dispersion_cutoff = it.dispersion_cutoff;
   it.dispersion = std::make_unique<Member>();
-  it.dispersion->file = files.front();
+  it.dispersion->file = it.members.front().file;
   open_member(*it.dispersion, options, it.members.front().model.get());
+}
+
+// Decides whether rows of ghosts go from device to device. Collective.
+void PairMDCG::choose_exchange()
+{
+  Impl &it = *impl;
+  bool exchanges = it.dispersion && it.dispersion->info.num_exchanges > 0;
+  for (const Member &member : it.members) exchanges |= member.info.num_exchanges > 0;
+  it.device_to_device = false;
+  it.through_host.clear();
+  if (!exchanges || comm->nprocs == 1 || it.device == "auto" || it.device == "cpu") return;
+  if (it.exchange == "host")
+    it.through_host = "exchange is host";
+  else if (it.exchange == "auto")
+    it.through_host = why_not_peers();
+  it.device_to_device = it.through_host.empty();
 }
 
 // Opens a network, or dispersion if `network`, the model whose package holds it, is not null.
@@ -514,8 +532,9 @@ void PairMDCG::announce(Member &member)
       text += "  first of a committee of " + std::to_string(impl->members.size()) +
               " packages; energy and forces are " +
               (impl->first_only ? "those of the first\n" : "the mean\n");
-    if (impl->device_to_device && comm->nprocs > 1 && impl->exchanges)
-      text += "  rows of ghosts go from device to device\n";
+    if (impl->device_to_device) text += "  rows of ghosts go from device to device\n";
+    if (!impl->through_host.empty())
+      text += "  rows of ghosts go through the host, because " + impl->through_host + "\n";
     if (impl->dispersion)
       text += "  dispersion " + impl->functional + ", damping " + impl->damping +
               fmt::format(", ghosts up to {:.4} Å\n", comm->get_comm_cutoff());

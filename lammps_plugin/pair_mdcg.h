@@ -54,6 +54,9 @@ class PairMDCG : public Pair {
   void check_masses();
   void open_members(const std::vector<std::string> &files);
   void open_member(Member &member, const mdcg_options &options, const mdcg_model *network);
+  void open_dispersion(mdcg_options options);
+  void choose_exchange();
+  std::string why_not_peers();
   std::vector<std::string> names_from_labels();
   void match_names(Member &member);
   void check_restored();
@@ -61,9 +64,12 @@ class PairMDCG : public Pair {
   bool takes_part(int i) const;
   void check_bonds();
   void check_exclusions();
-  std::vector<char> ghosts_near(double r_max) const;
+  struct Bounds;
+  Bounds local_bounds() const;
+  std::vector<char> ghosts_near(const Bounds &bounds, double r_max) const;
+  std::vector<char> near_other_ranks(const Bounds &bounds, const std::vector<char> &seen) const;
   std::vector<char> ghosts_listed() const;
-  void find_nodes(Nodes &nodes, const std::vector<char> &seen);
+  void find_nodes(Nodes &nodes, const std::vector<char> &seen, const std::vector<char> &near);
   bool read_types();
   bool read_types(Member &member, const Nodes &nodes);
   bool neighbors_changed();

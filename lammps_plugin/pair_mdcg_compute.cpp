@@ -91,6 +91,23 @@ void PairMDCG::Exchange::add_peers(mdcg_communicator &communicator, const Comm *
   };
 }
 
+// Tries whether rows can go from device to device between all ranks. Returns why not, the same on
+// all ranks, or an empty text. Collective.
+std::string PairMDCG::why_not_peers()
+{
+  GhostExchange ranks;
+  ranks.plan(world, {});
+  for (int rank = 0; rank < comm->nprocs; rank++)
+    if (rank != comm->me) ranks.peers.push_back({rank, 0, 0, 0, 0, 0, 0});
+  Exchange exchange{ranks, 0, 0.0, nullptr};
+  mdcg_communicator communicator = exchange.communicator();
+  exchange.add_peers(communicator, comm);
+  const Member &member = impl->members.front();
+  const bool can = impl->library->check_peers(member.model.get(), &communicator) == MDCG_OK;
+  if (exchange.error) std::rethrow_exception(exchange.error);
+  return can ? "" : impl->library->last_error();
+}
+
 void PairMDCG::compute(int eflag, int vflag)
 {
   require_setup();
@@ -139,6 +156,7 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
     system.make_edges = 1;
     system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
   }
+  system.num_inner = nodes.num_inner;
   if (make_edges && comm->nprocs == 1) {
     system.cell = nodes.box.data();
     system.periodic = nodes.periodic.data();

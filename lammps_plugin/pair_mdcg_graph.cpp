@@ -115,22 +115,32 @@ std::vector<char> PairMDCG::ghosts_listed() const
   return seen;
 }
 
+// The bounding box of the local nodes.
+struct PairMDCG::Bounds {
+  double low[3] = {HUGE_VAL, HUGE_VAL, HUGE_VAL}, high[3] = {-HUGE_VAL, -HUGE_VAL, -HUGE_VAL};
+};
+
+PairMDCG::Bounds PairMDCG::local_bounds() const
+{
+  Bounds found;
+  for (int i = 0; i < atom->nlocal; i++) {
+    if (!takes_part(i)) continue;
+    for (int k = 0; k < 3; k++) {
+      found.low[k] = std::min(found.low[k], atom->x[i][k]);
+      found.high[k] = std::max(found.high[k], atom->x[i][k]);
+    }
+  }
+  return found;
+}
+
 // Returns which ghosts are near the bounding box of the local nodes, if there is no LAMMPS list.
-std::vector<char> PairMDCG::ghosts_near(double r_max) const
+std::vector<char> PairMDCG::ghosts_near(const Bounds &bounds, double r_max) const
 {
   const int nlocal = atom->nlocal, nghost = atom->nghost;
   std::vector<char> seen(nghost, comm->nprocs == 1);
   if (comm->nprocs == 1) return seen;
-  double **x = atom->x, low[3], high[3];
-  for (int k = 0; k < 3; k++) {
-    low[k] = HUGE_VAL;
-    high[k] = -HUGE_VAL;
-    for (int i = 0; i < nlocal; i++) {
-      if (!takes_part(i)) continue;
-      low[k] = std::min(low[k], x[i][k]);
-      high[k] = std::max(high[k], x[i][k]);
-    }
-  }
+  double **x = atom->x;
+  const auto &[low, high] = bounds;
   const double reach = r_max + neighbor->skin + 1e-6;
   for (int j = 0; j < nghost; j++) {
     const double *at = x[nlocal + j];
@@ -141,20 +151,75 @@ std::vector<char> PairMDCG::ghosts_near(double r_max) const
   return seen;
 }
 
-// Makes atoms nodes of the graph: first the local atoms, then the atoms of other ranks that have
-// ghosts in `seen` [nghost], in the order of their owners.
-void PairMDCG::find_nodes(Nodes &nodes, const std::vector<char> &seen)
+// Returns which local atoms may have neighbours among the ghosts of other ranks in `seen`. Such a
+// ghost is beyond at least one side of the bounding box of the local nodes. It is assigned to one
+// of these sides, and an atom is near if it is near the innermost ghost of any side.
+std::vector<char> PairMDCG::near_other_ranks(const Bounds &bounds,
+                                             const std::vector<char> &seen) const
+{
+  const int nlocal = atom->nlocal;
+  std::vector<char> near(nlocal, 1);
+  const auto &[low, high] = bounds;
+  double **x = atom->x, lower[3], upper[3];    // innermost ghosts
+  std::fill_n(lower, 3, -HUGE_VAL);
+  std::fill_n(upper, 3, HUGE_VAL);
+  std::vector<int> others;    // beyond several sides
+  // Advances the innermost ghost of the side where it advances least.
+  const auto assign = [&](const double *at) {
+    int side = -1;
+    double least = HUGE_VAL;
+    for (int k = 0; k < 3; k++) {
+      const double by = at[k] < low[k] ? at[k] - lower[k] : upper[k] - at[k];
+      if ((at[k] < low[k] || at[k] > high[k]) && (side < 0 || by < least)) {
+        side = k;
+        least = by;
+      }
+    }
+    if (side < 0) return false;
+    if (at[side] < low[side])
+      lower[side] = std::max(lower[side], at[side]);
+    else
+      upper[side] = std::min(upper[side], at[side]);
+    return true;
+  };
+  for (int j = nlocal; j < nlocal + atom->nghost; j++) {
+    if (!seen[j - nlocal] || !takes_part(j) || AtomId::rank(impl->owner[j]) == comm->me) continue;
+    int sides = 0;
+    for (int k = 0; k < 3; k++) sides += x[j][k] < low[k] || x[j][k] > high[k];
+    if (sides > 1)
+      others.push_back(j);
+    else if (!assign(x[j]))
+      return near;    // within the box, which is not that of the rank alone
+  }
+  for (const int j : others) assign(x[j]);
+  const double reach = impl->r_max + neighbor->skin + 1e-6;
+  std::fill(near.begin(), near.end(), 0);
+  for (int k = 0; k < 3; k++) {
+    if (lower[k] > -HUGE_VAL)
+      for (int i = 0; i < nlocal; i++) near[i] |= x[i][k] - lower[k] < reach;
+    if (upper[k] < HUGE_VAL)
+      for (int i = 0; i < nlocal; i++) near[i] |= upper[k] - x[i][k] < reach;
+  }
+  return near;
+}
+
+// Makes atoms nodes of the graph: first the local atoms, those of `near` [nlocal] before the
+// others (empty: in their order), then the atoms of other ranks that have ghosts in `seen`
+// [nghost], in the order of their owners.
+void PairMDCG::find_nodes(Nodes &nodes, const std::vector<char> &seen,
+                          const std::vector<char> &near)
 {
   Impl &it = *impl;
   const int nlocal = atom->nlocal, nall = nlocal + atom->nghost;
   nodes.node.assign(nall, -1);
   nodes.atom.clear();
-  for (int i = 0; i < nlocal; i++) {
-    if (!takes_part(i)) continue;
-    nodes.node[i] = static_cast<std::int32_t>(nodes.atom.size());
-    nodes.atom.push_back(i);
-  }
+  std::vector<std::int32_t> inner;
+  for (int i = 0; i < nlocal; i++)
+    if (takes_part(i)) (near.empty() || near[i] ? nodes.atom : inner).push_back(i);
+  nodes.atom.insert(nodes.atom.end(), inner.begin(), inner.end());
   nodes.num_local = static_cast<std::int64_t>(nodes.atom.size());
+  nodes.num_inner = static_cast<std::int64_t>(inner.size());
+  for (std::int32_t n = 0; n < nodes.num_local; n++) nodes.node[nodes.atom[n]] = n;
 
   std::vector<std::int32_t> images;    // ghosts whose atoms other ranks own
   for (int j = nlocal; j < nall; j++) {
@@ -215,7 +280,8 @@ std::int32_t PairMDCG::Nodes::image_of(int ghost, const Atom *atoms, const Domai
   double rest[3];
   for (int k = 0; k < 3; k++) rest[k] = to[k] - from[k];
   for (int k = 2; k >= 0; k--) {
-    cell[k] = static_cast<int>(std::lround(rest[k] / h[k]));
+    const double cells = rest[k] * domain->h_inv[k];    // close to an integer
+    cell[k] = static_cast<int>(cells + (cells < 0.0 ? -0.5 : 0.5));
     if (!domain->triclinic) continue;
     if (k == 2) rest[1] -= h[3] * cell[2], rest[0] -= h[4] * cell[2];
     if (k == 1) rest[0] -= h[5] * cell[1];
@@ -250,13 +316,18 @@ void PairMDCG::update_graph()
   comm->forward_comm(this);
   check_exclusions();
   if (!it.device_makes_list) check_bonds();
-  find_nodes(it.nodes, it.device_makes_list ? ghosts_near(it.r_max) : ghosts_listed());
+  const Bounds bounds = local_bounds();
+  const std::vector<char> seen =
+      it.device_makes_list ? ghosts_near(bounds, it.r_max) : ghosts_listed();
+  // devices compute atoms without neighbours on other ranks while rows of ghosts travel
+  const bool divided = it.device_makes_list && comm->nprocs > 1;
+  find_nodes(it.nodes, seen, divided ? near_other_ranks(bounds, seen) : std::vector<char>());
   if (it.device_makes_list)
     it.nodes.find_copies(atom, domain);
   else
     copy_edges();
   if (it.dispersion && comm->nprocs > 1) {
-    find_nodes(it.dispersion_nodes, ghosts_near(it.dispersion->info.r_max));
+    find_nodes(it.dispersion_nodes, ghosts_near(bounds, it.dispersion->info.r_max), {});
     it.dispersion_nodes.find_copies(atom, domain);
   }
   for (Member &member : it.members) member.list = {};

@@ -39,7 +39,8 @@ struct PairMDCG::Nodes {
   std::vector<std::int32_t> node;    // [nall] node of an atom or ghost, -1: none
   std::vector<std::int32_t> atom;    // [num_nodes] atom of a node
   std::int64_t num_local = 0, num_nodes = 0;
-  std::vector<double> positions;            // [num_nodes][3]
+  std::int64_t num_inner = 0;       // the last local nodes, which have no neighbours on other ranks
+  std::vector<double> positions;    // [num_nodes][3]
   std::vector<std::array<int, 3>> cells;    // [num_cells] from image to node; first {0, 0, 0}
   std::vector<std::int32_t> cell_ghost;     // [num_cells] one image in each cell; first -1
   std::map<std::array<int, 3>, std::int32_t> cell_number;    // index into cells
@@ -73,7 +74,7 @@ struct PairMDCG::Options {
   std::string memory_size;           // empty: all memory of the device, and no domains
   double dispersion_cutoff = 0.0;    // Å; 0: the engine's default
   int threads = 0;                   // 0: as many as LAMMPS uses
-  bool device_to_device = false;     // rows of ghosts bypass the host
+  std::string exchange = "auto";     // or host, or peer
   bool first_only = false;           // results are the first member's, not the mean
 };
 
@@ -87,7 +88,8 @@ struct PairMDCG::Impl : Options {
   bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
 
-  bool exchanges = false;            // whether any member exchanges rows between its layers
+  bool device_to_device = false;     // rows of ghosts bypass the host
+  std::string through_host;          // why they do not; empty if no device sends any
   int deviations_asked = 0;          // set by fix pair before the step
   bigint deviations_step = -1;       // the step that forces_std belongs to
   std::vector<double> forces_std;    // [nlocal] units of the run

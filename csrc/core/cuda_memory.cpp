@@ -44,17 +44,18 @@ std::string mebibytes(std::size_t bytes) {
                       true);
 }
 
-// Memory that grows again gets an eighth more than needed, but at most `spare`, if there is enough.
+// Memory gets a 64th more than needed at first, and an eighth more when it grows again, but at most
+// `spare`, if there is enough: the next list may have a few more edges and ghosts.
 template <typename Memory>
 void grow_memory(Memory& memory, std::size_t bytes,
                  std::size_t spare = std::numeric_limits<std::size_t>::max()) {
     if (bytes <= memory.bytes()) return;
-    if (memory.bytes() > 0) try {
-            return memory.reserve(bytes + std::min(bytes / 8, spare));
-        } catch (const DeviceError& error) {
-            if (error.kind() != DeviceError::out_of_memory) throw;
-        }
-    memory.reserve(bytes);
+    try {
+        memory.reserve(bytes + std::min(bytes / (memory.bytes() > 0 ? 8 : 64), spare));
+    } catch (const DeviceError& error) {
+        if (error.kind() != DeviceError::out_of_memory) throw;
+        memory.reserve(bytes);
+    }
 }
 
 }  // namespace

@@ -190,7 +190,6 @@ private:
 
 // cuda/ghosts.cpp checks, with the edges, that the blocks of the peers cover `sent` and the ghosts.
 void check_peers(const mdcg_communicator& communicator) {
-    need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     need_count(communicator.num_peers, "communicator.num_peers");
     if (communicator.num_peers > 0) need(communicator.peers, "communicator.peers");
     if (communicator.rank < 0 || communicator.rank >= communicator.num_ranks)
@@ -218,7 +217,9 @@ void check_communicator(const mdcg_communicator& communicator) {
         need(communicator.sent, "communicator.sent");
         need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
     }
-    if (communicator.gather != nullptr) check_peers(communicator);
+    if (communicator.gather == nullptr) return;
+    need(reinterpret_cast<const void*>(communicator.forward_rows), "communicator.forward_rows");
+    check_peers(communicator);
 }
 
 void check_system(const mdcg_system& system) {
@@ -237,6 +238,9 @@ void check_system(const mdcg_system& system) {
     if (system.make_edges != 0 && (system.num_edges != 0 || system.sender != nullptr ||
                                    system.receiver != nullptr || system.image != nullptr))
         bad_argument("make_edges is set, and edges are given as well, expected one of both");
+    if (system.num_inner < 0 || system.num_inner > system.num_local)
+        bad_argument("num_inner is " + std::to_string(system.num_inner) +
+                     ", expected at most the " + std::to_string(system.num_local) + " local nodes");
     need_count(system.num_copies, "num_copies");
     if (system.num_copies > 0) {
         if (system.make_edges == 0)
@@ -388,6 +392,17 @@ mdcg_status mdcg_prepare(mdcg_model* model) {
     });
 }
 
+mdcg_status mdcg_check_peers(mdcg_model* model, const mdcg_communicator* communicator) {
+    return guarded([&] {
+        need(model, "model");
+        const mdcg_communicator host = read_struct(communicator, "mdcg_communicator");
+        need(reinterpret_cast<const void*>(host.gather), "communicator.gather");
+        check_peers(host);
+        Callbacks callbacks(host);
+        model->evaluator.model().check_peers(callbacks);
+    });
+}
+
 mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
     return guarded([&] {
         need(model, "model");
@@ -450,6 +465,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_node = given.copy_node;
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
+        inner.num_inner = given.num_inner;
         // Numbers that differ from the numbers of the model's list mean a new list.
         const mdcg::ListNumbers& held = model->evaluator.list();
         if (given.list != nullptr && given.list->edges == held.edges)

@@ -35,6 +35,9 @@ struct System {
     std::int64_t num_copies = 0;
     const std::int32_t* copy_node = nullptr;   // [num_copies] < num_nodes
     const std::int32_t* copy_image = nullptr;  // [num_copies] < num_images
+    // The last num_inner local nodes have no ghost as a neighbour, skin included. On devices they
+    // are computed while rows of ghosts travel.
+    std::int64_t num_inner = 0;
     // Forces and virials are derivatives of the sum of energies times these weights; null: 1.
     const double* energy_weights = nullptr;  // [num_local]
     // The features of ghosts that depend on positions are zero, and no communicator is needed.

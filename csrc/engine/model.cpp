@@ -178,6 +178,11 @@ void Model::release() {
     do_release();
 }
 
+void Model::check_peers(Communicator& /*communicator*/) const {
+    throw EngineError(ErrorKind::unsupported,
+                      "the model is on " + device_label() + ", expected a device");
+}
+
 void Model::check_ghosts(const System& system, const Communicator* communicator) const {
     if (system.num_nodes > system.num_local && communicator == nullptr && num_exchanges() > 0 &&
         !system.empty_ghosts)

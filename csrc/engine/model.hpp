@@ -58,6 +58,8 @@ public:
     const ListNumbers& list() const { return list_; }
     // Frees the memory of evaluations.
     void release();
+    // Throws unless rows can go from device to device; see mdcg_check_peers.
+    virtual void check_peers(Communicator& communicator) const;
     // An object with kernels, milliseconds of each layer in the last evaluation, edges and bytes.
     nlohmann::json report() const;
 

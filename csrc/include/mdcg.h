@@ -150,6 +150,10 @@ typedef struct mdcg_system {
     /* If not null, forces, virial and virials are derivatives of the sum of the energies of local
      * nodes times these weights, such as positions of atoms for a heat flux. */
     const double* energy_weights; /* [num_local] */
+    /* The last num_inner local nodes have no ghost within the cutoff and the skin of the list,
+     * which is not checked. With a communicator, devices compute them while rows of ghosts are
+     * exchanged. 0: none is known. */
+    int64_t num_inner;
 } mdcg_system;
 
 /* Many systems without ghosts that do not interact, such as molecules and crystals of any size.
@@ -266,6 +270,11 @@ MDCG_API void mdcg_close(mdcg_model* model); /* null does nothing */
  * is started to make them: MDCG_PYTHON, or that of the environment with this library. One process
  * of a machine makes them, and others that need them wait. */
 MDCG_API mdcg_status mdcg_prepare(mdcg_model* model);
+/* Whether rows can go directly between the devices of all ranks: opens small windows, and reads
+ * what the peers of the communicator, of which only the ranks count, have written. Only gather is
+ * called. All ranks call this together, and get the same answer: MDCG_OK, or MDCG_ERROR_DEVICE and,
+ * in mdcg_last_error(), the reason of the first rank that has one. */
+MDCG_API mdcg_status mdcg_check_peers(mdcg_model* model, const mdcg_communicator* communicator);
 MDCG_API mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info);
 MDCG_API int mdcg_descriptor_width(const mdcg_model* model); /* -1: model is null */
 MDCG_API mdcg_status mdcg_set_threads(mdcg_model* model, int threads);

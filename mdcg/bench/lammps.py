@@ -62,7 +62,7 @@ class Job:
     steps: int
     device: str = "cpu"
     weak: bool = False
-    exchange: str = "host"
+    exchange: str = "auto"
 
 
 def measure(atoms: Atoms, job: Job) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def measure(atoms: Atoms, job: Job) -> list[dict[str, Any]]:
             row = {
                 "device": job.device,
                 "weak": job.weak,
-                "exchange_by": job.exchange,
+                "exchange_by": "peer" if "go from device to device" in printed else "host",
                 "atoms": count,
                 "ranks": ranks,
                 "shared": "ranks share a device" in printed,

@@ -51,9 +51,9 @@ def add_parser(commands: Any) -> None:
     _system_arguments(add)
     add(
         "--exchange",
-        choices=("host", "peer"),
-        default="host",
-        help="how ranks exchange rows (default host)",
+        choices=("auto", "host", "peer"),
+        default="auto",
+        help="how ranks exchange rows (default auto: peer where it is possible)",
     )
     add("--weak", action="store_true", help="as many atoms for each rank, instead of for all")
     add("--ranks", type=_counts, default=(1, 2), metavar="N,...", help="default 1,2")

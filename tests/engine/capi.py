@@ -68,6 +68,7 @@ class System(Struct):
         ("copy_node", _P),
         ("copy_image", _P),
         ("energy_weights", _P),
+        ("num_inner", _I64),
     ]
 
 
@@ -134,6 +135,7 @@ class Rank:
     ) -> None:
         self.lib = library()
         self.local, self.ghosts = local, ghosts
+        self.num_inner = 0
         self.nodes = np.concatenate([local, ghosts]).astype(np.int64)
         self.model = _P()
         self.list = ListNumbers()
@@ -213,6 +215,7 @@ class Rank:
             sender=sender.ctypes.data,
             receiver=receiver.ctypes.data,
             list=ctypes.pointer(numbers),
+            num_inner=self.num_inner,
         )
         if "image" in g:
             image = np.ascontiguousarray(g["image"][mine], dtype=np.int32)

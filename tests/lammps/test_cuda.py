@@ -144,7 +144,7 @@ def test_domains_are_for_one_rank(tmp_path: Path, models: Models) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "options"), [(1, "committee mean"), (2, "committee first"), (2, "exchange peer")]
+    ("ranks", "options"), [(1, "committee mean"), (2, "committee first"), (2, "exchange host")]
 )
 def test_committee(tmp_path: Path, models: Models, env: Any, ranks: int, options: str) -> None:
     """A committee on a device gives the trajectory and deviations of the CPU."""
@@ -342,10 +342,7 @@ def test_device_of_each_rank(tmp_path: Path, models: Models) -> None:
     assert "cuda:0 (" in first
     assert second.startswith("  rank 1: mace")
     assert "cuda:1 (" in second
-    assert third == (
-        "  ranks exchange rows through the host: 'exchange peer' sends them from device to device, "
-        "where these have access to each other"
-    )
+    assert third == "  rows of ghosts go from device to device"
     three = short(tmp_path, models("mace"), "cuda", 3, EMULATED_CUDA_DEVICES="2")
     assert said(three).splitlines()[-1] == (
         "  up to 2 ranks share a device and take turns: run as many ranks as there are devices "

@@ -28,6 +28,7 @@ from .lmp import (
     write_data,
 )
 from .test_cuda import emulated, env, hot, models, said
+from .test_library import INCLUDE, LIBRARY, compile_c
 
 __all__ = ["env", "models"]  # fixtures
 
@@ -65,10 +66,101 @@ def test_dynamics(
     )
     assert "Neighbor list builds = 0" not in peer.text
     assert "rows of ghosts go from device to device" in said(peer)
-    assert "rows of ghosts" not in said(host)
-    assert "exchange peer" not in said(peer)
+    assert "rows of ghosts go through the host, because exchange is host" in said(host)
     same_bits(peer, host)
     same(peer, same_as)
+
+
+# What libraries between the plugin and libmdcg.so begin with.
+START = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "mdcg.h"
+static void *real(const char *name)
+{
+  static void *library;
+  if (!library) library = dlopen(getenv("SPY_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  return dlsym(library, name);
+}
+"""
+# Lists of all sizes count as large. Inner nodes must be out of reach of all ghosts, also of their
+# copies; their number is noted.
+SPY = (
+    START
+    + r"""
+extern int64_t small __asm__("_ZN4mdcg11DeviceEdges16most_small_edgesE");
+extern int64_t range __asm__("_ZN4mdcg11DeviceEdges16most_range_edgesE");
+extern int64_t filling __asm__("_ZN4mdcg11DeviceEdges14fewest_fillingE");
+__attribute__((constructor)) static void set_limits(void) { small = 0, range = 64, filling = 1; }
+static int is_near(const mdcg_system *s, int64_t node, const double *at)
+{
+  double square = 0;
+  for (int k = 0; k < 3; k++) {
+    const double d = s->positions[3 * node + k] - at[k];
+    square += d * d;
+  }
+  return square < (4.0 + s->skin) * (4.0 + s->skin);
+}
+mdcg_status mdcg_evaluate(mdcg_model *m, const mdcg_system *s, const mdcg_communicator *c,
+                          const mdcg_results *r)
+{
+  mdcg_status (*f)(mdcg_model *, const mdcg_system *, const mdcg_communicator *,
+                   const mdcg_results *) = real("mdcg_evaluate");
+  int64_t near = 0;
+  if (!s->list->edges)
+    for (int64_t i = s->num_local - s->num_inner; i < s->num_local; i++) {
+      for (int64_t g = s->num_local; g < s->num_nodes; g++)
+        near += is_near(s, i, s->positions + 3 * g);
+      for (int64_t g = 0; g < s->num_copies; g++) {
+        double at[3];
+        for (int k = 0; k < 3; k++)
+          at[k] = s->positions[3 * s->copy_node[g] + k] -
+                  s->image_shifts[3 * s->copy_image[g] + k];
+        if (s->copy_node[g] >= s->num_local) near += is_near(s, i, at);
+      }
+    }
+  char path[4096];
+  snprintf(path, sizeof(path), "%s/inner.%d", getenv("SPY_FOLDER"), (int)getpid());
+  FILE *file = fopen(path, "a");
+  fprintf(file, "%d %d\n", (int)s->num_inner, (int)near);
+  fclose(file);
+  return f(m, s, c, r);
+}
+"""
+)
+
+
+def between(folder: Path, text: str) -> dict[str, str]:
+    """Return an environment in which LAMMPS opens libmdcg.so through a library of this text."""
+    options = ("-shared", "-fPIC", f"-I{INCLUDE}", f"-Wl,--no-as-needed,{LIBRARY}")
+    spy = compile_c(folder / "spy.so", text, *options)
+    paths = {"MDCG_LIBRARY": str(spy), "SPY_LIBRARY": str(LIBRARY), "SPY_FOLDER": str(folder)}
+    settings = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_LATE": "1"}
+    return emulated(**settings) | paths
+
+
+@pytest.mark.parametrize(("ranks", "how"), [
+    (2, ""), (2, "comm_style tiled"), (4, "processors 2 2 1"),
+])  # fmt: skip
+def test_work_while_rows_travel(tmp_path: Path, models: Models, ranks: int, how: str) -> None:
+    """Nodes without ghosts as neighbours are computed meanwhile; results are those of one rank."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    repeat = "replicate 4 1 1" if ranks == 2 else "replicate 4 4 1"
+    text = hot(models("mace"), how).replace("pair_style", f"{repeat}\npair_style")
+    text = text.replace("run 12", "run 6" if ranks == 2 else "run 2")
+    want = run_input(tmp_path, text.replace(how, "") if how else text)
+    env = between(tmp_path, SPY)
+    host, peer = (
+        run_input(tmp_path, on(way, text), ranks=ranks, env=env) for way in ("host", "peer")
+    )
+    noted = np.concatenate([np.loadtxt(path) for path in tmp_path.glob("inner.*")])
+    assert (noted[:, 0] > 3).all()
+    assert not noted[:, 1].any()
+    same_bits(peer, host)
+    same(peer, want)
 
 
 def test_larger_windows(tmp_path: Path, models: Models, env: Any) -> None:
@@ -129,8 +221,91 @@ def test_memory_that_is_not_shared(
     )
 
 
+# Settings of the emulated devices of each rank, and what the log says about rows of ghosts.
+CHOICES = {
+    "possible": ("", "from device to device"),
+    "no handles": (
+        "export EMULATED_CUDA_IPC=0",
+        "through the host, because rank 0: cuIpcGetMemHandle failed: .*",
+    ),
+    "no handles on one rank": (
+        'if [ "$PMI_RANK" = 1 ]; then export EMULATED_CUDA_IPC=0; fi',
+        "through the host, because rank 1: cuIpcGetMemHandle failed: .*",
+    ),
+    "no access on one rank": (
+        'if [ "$PMI_RANK" = 1 ]; then export EMULATED_CUDA_IPC=export; fi',
+        "through the host, because rank 1: cuIpcOpenMemHandle failed: .*",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_choice(tmp_path: Path, models: Models, case: str) -> None:
+    """Ranks choose the same way, also where only one of them fails, and rank 0 says it once."""
+    first, reason = CHOICES[case]
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = on("auto", head(models("mace")) + nve(1) + "run 3\n")
+    env = emulated(EMULATED_CUDA_DEVICES="2")
+    got = run_input(tmp_path, text, ranks=2, env=env, first=first)
+    assert re.findall("  rows of ghosts go (.*)", got.text) == [way_of_rows(got)]
+    assert re.fullmatch(reason, way_of_rows(got))
+    short = text.replace(" exchange auto", "")
+    default = run_input(tmp_path, short, ranks=2, env=env, first=first)
+    assert way_of_rows(default) == way_of_rows(got)
+    same_bits(got, run_input(tmp_path, text.replace("auto", "host"), ranks=2, env=env))
+
+
+def way_of_rows(output: Output) -> str:
+    (found,) = re.findall("  rows of ghosts go (.*)", said(output))
+    return str(found)
+
+
+# Rank 1 writes the number 2 into its window, as the third rank would that the library sees.
+WRONG = (
+    START
+    + r"""
+static const mdcg_communicator *theirs;
+static int gather(void *context, const void *mine, void *all, int bytes)
+{
+  const int status = theirs->gather(context, mine, all, bytes);
+  memcpy((char *)all + 2 * bytes, (char *)all + bytes, bytes);
+  return status;
+}
+mdcg_status mdcg_check_peers(mdcg_model *m, const mdcg_communicator *c)
+{
+  mdcg_status (*f)(mdcg_model *, const mdcg_communicator *) = real("mdcg_check_peers");
+  mdcg_communicator mine = *c;
+  theirs = c;
+  mine.gather = gather;
+  mine.num_ranks = 3;
+  if (c->rank == 1) mine.rank = 2;
+  return f(m, &mine);
+}
+"""
+)
+
+
+def test_memory_that_does_not_hold_what_was_written(tmp_path: Path, models: Models) -> None:
+    """Devices whose memory opens, but in which others find other numbers, use the host."""
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = on("auto", head(models("mace")) + "run 0\n")
+    got = run_input(tmp_path, text, ranks=2, env=between(tmp_path, WRONG))
+    assert way_of_rows(got) == (
+        "through the host, because rank 0: it reads 2 from the device of rank 1, which has written "
+        "its rank there"
+    )
+
+
+@pytest.mark.parametrize(("ranks", "settings"), [(1, "device cuda"), (2, "device cpu")])
+def test_no_choice(tmp_path: Path, models: Models, ranks: int, settings: str) -> None:
+    """The log does not mention rows that no device exchanges."""
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    text = head(models("mace"), settings=settings) + "run 0\n"
+    assert "rows of ghosts" not in run_input(tmp_path, text, ranks=ranks, env=emulated()).text
+
+
 @pytest.mark.parametrize(("settings", "reason"), [
-    ("exchange mpi device cuda", "exchange is mpi, expected host, or peer (from device to device)"),
+    ("exchange mpi device cuda", "exchange is mpi, expected auto, host, or peer (from device to "),
     ("exchange peer", "exchange is peer, and device is auto, expected device cuda, or exchange h"),
     ("exchange peer device cpu", "exchange is peer, and device is cpu, expected device cuda"),
     ("exchange", "keyword exchange needs a value"),

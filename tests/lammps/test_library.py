@@ -33,6 +33,7 @@ NAMES = (
     "open_same",
     "set_notice",
     "prepare",
+    "check_peers",
     "close",
     "describe",
     "evaluate",

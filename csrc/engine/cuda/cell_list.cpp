@@ -40,21 +40,26 @@ std::optional<CellArguments> CudaCellList::grid(const VerletSkin& watch, const L
     const double* const positions = points.positions;
     const double reach = watch.reach();
     Vector3 extent = watch.heights();
+    bool open = false;
     for (std::size_t k = 0; k < 3; ++k) {
         a.periodic[k] = watch.periodic()[k];
         for (std::size_t c = 0; c < 3; ++c) a.inverse[3 * c + k] = watch.inverse()[c][k];
-        a.low[k] = 0;
-        if (a.periodic[k]) continue;
-        double high = -std::numeric_limits<double>::infinity(), low = -high;
-        for (std::int64_t i = 0; i < points.count; ++i) {
-            const double* p = positions + 3 * i;
+        open = open || !a.periodic[k];
+    }
+    constexpr double INFINITE = std::numeric_limits<double>::infinity();
+    Vector3 low{INFINITE, INFINITE, INFINITE}, high{-INFINITE, -INFINITE, -INFINITE};
+    for (std::int64_t i = 0; open && i < points.count; ++i) {
+        const double* p = positions + 3 * i;
+        for (std::size_t k = 0; k < 3; ++k) {
             const double along =
                 p[0] * a.inverse[k] + p[1] * a.inverse[3 + k] + p[2] * a.inverse[6 + k];
-            low = std::min(low, along);
-            high = std::max(high, along);
+            low[k] = std::min(low[k], along);
+            high[k] = std::max(high[k], along);
         }
-        a.low[k] = low;
-        extent[k] = high - low;
+    }
+    for (std::size_t k = 0; k < 3; ++k) {
+        a.low[k] = a.periodic[k] ? 0 : low[k];
+        if (!a.periodic[k]) extent[k] = high[k] - low[k];
     }
     const bool outer = !points.copies && points.num_local < points.count;
     const std::int64_t most = std::min(CELL_BINS_PER_ATOM * points.count + FEW_CELL_BINS,

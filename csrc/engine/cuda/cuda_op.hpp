@@ -7,6 +7,7 @@
 #include "core/device.hpp"
 #include "engine/cpu_op.hpp"
 #include "engine/cuda/device_edges.hpp"
+#include "engine/cuda/halves.hpp"
 #include "engine/cuda/kernel_streams.hpp"
 #include "engine/cuda/kernels.hpp"
 
@@ -27,6 +28,7 @@ public:
     const DeviceEdges* edges = nullptr;
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // null if the program reads no points
+    Half half = Half::whole;               // for exchanges
     int* failures = nullptr;               // [1] see CudaGeometry::run
 
     // Device memory, aligned to 256 bytes, which the operation may use until this forward or
@@ -68,6 +70,10 @@ public:
     virtual bool by_sender_type() const { return false; }
     // Bytes of the row that it writes for each sender of pairs; 0: it writes none.
     virtual std::int64_t pair_row_bytes() const { return 0; }
+    // Whether passes may be called for the receivers from DeviceEdges::num_outer on and for those
+    // before, in any order. The backward pass completes the gradients of ghosts when it has been
+    // called for the latter.
+    virtual bool takes_halves() const { return false; }
     // Scratch memory that forward or backward will ask for, for this list.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

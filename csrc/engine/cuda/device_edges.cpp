@@ -157,7 +157,7 @@ std::size_t DeviceEdges::bytes() const {
 // -- memory --------------------------------------------------------------------------------------
 
 void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
-    num_local = local;
+    num_local = num_outer = local;
     num_nodes = nodes;
     group = edge_order == EdgeOrder::any ? 0 : GROUP;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,

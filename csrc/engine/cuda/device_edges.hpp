@@ -115,6 +115,7 @@ public:
     std::int64_t range_edges = 8192;
     int gradient_streams = 1;  // streams whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
+    std::int64_t num_outer = 0;         // local nodes from here on receive nothing from ghosts
     std::vector<ReceiverRange> ranges;  // one, or those whose rows fit into the buffers
 
     // On the device.

@@ -195,7 +195,7 @@ void CudaExecutor<T>::reserve() {
                                lacking(energy_weights_, weights);
     check_memory(needed);
     // what is left over after all three
-    const std::size_t spare = memory_ > 0 ? (memory_ - needed) / 3 : needed;
+    const std::size_t spare = needed > bytes() ? (allowed_memory() - needed) / 3 : 0;
     arena_.grow(most, spare);
     edge_gradient_.grow(gradients, spare);
     worker_.types = graph_.types;
@@ -204,10 +204,14 @@ void CudaExecutor<T>::reserve() {
 }
 
 template <typename T>
+std::size_t CudaExecutor<T>::allowed_memory() const {
+    return memory_ > 0 ? memory_ : bytes() + device_memory(stream_.device()).free;
+}
+
+template <typename T>
 void CudaExecutor<T>::check_memory(std::size_t needed) const {
-    const std::size_t held = bytes();
-    if (needed <= held && memory_ == 0) return;
-    const std::size_t allowed = memory_ > 0 ? memory_ : held + device_memory(stream_.device()).free;
+    if (needed <= bytes() && memory_ == 0) return;
+    const std::size_t allowed = allowed_memory();
     if (needed > allowed)
         throw MemoryError(static_cast<double>(needed), static_cast<double>(allowed),
                           device_label(stream_.device()));
@@ -222,11 +226,14 @@ typename CudaExecutor<T>::Step& CudaExecutor<T>::step_of(const Wanted& wanted, b
     // forces and virials decide which results are downloaded
     const int kind = wanted.gradient + 2 * virials + 4 * communicates +
                      8 * (wanted.descriptors != nullptr) + 16 * small_ + 32 * wanted.forces +
-                     64 * wanted.virials + 128 * has_ghosts;
+                     64 * wanted.virials + 128 * has_ghosts + 256 * overlaps();
     const auto [found, made] = steps_.try_emplace(kind);
     Step& step = found->second;
     if (!made) return step;
-    step.parts = parts_of_step(program_, wanted.gradient, communicates, has_ghosts, small_);
+    std::vector<char> halves;
+    for (std::size_t i = 0; i < ops_.size() && overlaps(); ++i)
+        halves.push_back(ops_[i]->takes_halves());
+    step.parts = parts_of_step(program_, wanted.gradient, communicates, has_ghosts, small_, halves);
     while (events_.size() < step.parts.size() + 1)
         events_.push_back(std::make_unique<DeviceEvent>(stream_.device()));
     return step;
@@ -288,7 +295,7 @@ void CudaExecutor<T>::run_direct(Step& step, const Wanted& wanted) {
         const StepPart& part = step.parts[i];
         if (part.stage == nullptr) continue;
         LayerTime& time = times_[size(part.stage->ops[0])];
-        (part.kind == StepPart::forward ? time.forward : time.backward) =
+        (part.kind == StepPart::forward ? time.forward : time.backward) +=
             events_[i + 1]->since(*events_[i]);
     }
 }
@@ -358,7 +365,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
             if (points_ && wanted.gradient) points_->clear_forces(stream_);
             break;
         case StepPart::forward:
-            enqueue_layer(*part.stage, false);
+            enqueue_layer(*part.stage, false, part.half);
             break;
         case StepPart::sum_energies:
             results_.sum_energies(*worker_.stream);
@@ -367,7 +374,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
             clear_on_device(worker_.edge_gradient, graph_.gradient_bytes(), *worker_.stream);
             break;
         case StepPart::backward:
-            enqueue_layer(*part.stage, true);
+            enqueue_layer(*part.stage, true, part.half);
             break;
         case StepPart::finish: {
             double* const forces = on_device(results_.forces);
@@ -388,18 +395,24 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
 }
 
 template <typename T>
-void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward) {
+void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward, Half half) {
     const BufferPlan& plan = plan_of(worker_.with_gradient);
     const std::size_t in_use = end_of_rows(plan, plan.local_in_use[stage.number]);
     worker_.free_memory = arena_.template as<char>() + in_use;
     worker_.free_bytes = arena_.bytes() - in_use;
     for (const int id : stage.zeroed) {
+        if (half == Half::second) break;
         const std::int64_t width = program_.values[size(id)].rows.width;
         clear_on_device(worker_.gradients[size(id)] + graph_.num_local * width,
                         size((graph_.num_nodes - graph_.num_local) * width) * sizeof(T),
                         *worker_.stream);
     }
-    this->run_op(stage, stage.ops[0], backward, worker_, {0, graph_.num_nodes}, graph_);
+    worker_.half = half;
+    Range nodes{0, graph_.num_nodes};
+    if (half != Half::whole && !stage.exchanges())
+        nodes = (half == Half::first) == backward ? Range{0, graph_.num_outer}
+                                                  : Range{graph_.num_outer, graph_.num_local};
+    this->run_op(stage, stage.ops[0], backward, worker_, nodes, graph_);
 }
 
 // -- results -------------------------------------------------------------------------------------

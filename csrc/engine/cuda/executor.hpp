@@ -47,6 +47,9 @@ public:
     // Makes a new list on the device. Returns false if that is not possible (see
     // CudaCellList::grid). `graph` then has no edges, and positions() holds the points.
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
+    // The last `inner` local nodes of a new list receive nothing from ghosts; 0 if it is not
+    // called.
+    void set_inner(std::int64_t inner) { graph_.num_outer = graph_.num_local - inner; }
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
     // Makes a new list of some systems of a batch, and takes their positions; positions() is not
     // read then. Throws the same errors as CudaBatch::make_list.
@@ -106,6 +109,7 @@ private:
     void reserve();
     // Throws MemoryError if so many bytes are more than may be taken.
     void check_memory(std::size_t needed) const;
+    std::size_t allowed_memory() const;
     // Returns the aligned number of bytes that the total rows, the chunk rows and the first
     // `local_width` items of local rows take.
     static std::size_t bytes_of_rows(const BufferPlan& plan, std::int64_t local_width,
@@ -117,12 +121,17 @@ private:
     void enqueue_on_stream(const std::vector<StepPart>& parts, std::size_t number,
                            const Wanted& wanted);
     void enqueue(const StepPart& part, const Wanted& wanted);
-    void enqueue_layer(const Stage& stage, bool backward);
+    void enqueue_layer(const Stage& stage, bool backward, Half half);
     void run_direct(Step& step, const Wanted& wanted);
     void run_captured(Step& step, const Wanted& wanted);
     void download_descriptors(const Stage& stage);
     void finish(const Graph& graph, const Wanted& wanted);
     void store_descriptors(const Graph& graph, double* descriptors) const;
+    // Whether operations run while rows of ghosts travel. Half of a small system leaves the device
+    // idle for longer than the rows travel.
+    bool overlaps() const {
+        return !small_ && graph_.num_local - graph_.num_outer >= DeviceEdges::fewest_filling;
+    }
     void forget_steps() {
         for (auto& [kind, step] : steps_) step.stale = true;
     }

@@ -22,6 +22,13 @@ std::array<std::size_t, 3> row_bytes(int width, const DeviceEdges& graph) {
     return {row, size(graph.num_local) * row, size(graph.num_nodes) * row};
 }
 
+// What is enqueued on `later` from now on runs after what is now enqueued on `earlier`.
+void follow(const DeviceStream& later, const DeviceStream& earlier, DeviceEvent& event) {
+    if (&later == &earlier) return;
+    event.record(earlier);
+    event.wait(later);
+}
+
 }  // namespace
 
 template <typename T>
@@ -32,7 +39,10 @@ CudaGhosts<T>::CudaGhosts(CudaKernels& kernels)
       packed_(kernels.device()),
       sent_(kernels.device()),
       ghosts_(kernels.device()),
-      device_(kernels.device()) {}
+      device_(kernels.device()),
+      copies_(kernels.device()),
+      written_(kernels.device()),
+      arrived_(kernels.device()) {}
 
 template <typename T>
 void CudaGhosts<T>::on_new_list(Communicator& communicator, int width, const DeviceEdges& graph,
@@ -57,7 +67,15 @@ void CudaGhosts<T>::on_new_list(Communicator& communicator, int width, const Dev
     if (!peers) windows_.reset();
     if (peers && !windows_) windows_ = std::make_unique<PeerWindows>(device_);
     const std::int64_t longest = std::max(num_sent_, graph.num_nodes - graph.num_local);
-    if (peers) windows_->open(communicator, size(longest) * size(width) * sizeof(T), problem);
+    if (peers) try {
+            windows_->open(communicator, size(longest) * size(width) * sizeof(T), problem);
+        } catch (const EngineError& error) {
+            if (error.kind() != ErrorKind::device) throw;
+            throw EngineError(ErrorKind::device,
+                              std::string("rows cannot go from device to device (") + error.what() +
+                                  "), expected ranks on one machine, each of which sees all their "
+                                  "devices: let them pass through the host (exchange host)");
+        }
     listed_ = true;
 }
 
@@ -164,7 +182,6 @@ template <typename T>
 void CudaGhosts<T>::to_host(void* target, const void* source, std::size_t bytes,
                             const DeviceStream& stream) {
     copy_to_host(target, source, bytes, stream);
-    stream.synchronize();
     copied_ += bytes;
 }
 
@@ -177,48 +194,72 @@ void CudaGhosts<T>::to_device(void* target, const void* source, std::size_t byte
 
 template <typename T>
 void CudaGhosts<T>::forward(Communicator& communicator, T* rows, int width,
-                            const DeviceEdges& graph, const DeviceStream& stream) {
+                            const DeviceEdges& graph, const DeviceStream& stream, Half half) {
     reserve(width, graph, stream);
     const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
     char* const host = ghosts_.as<char>();
     if (!by_rows_) {
+        if (half == Half::first) return;
         to_host(host, device, local, stream);
+        stream.synchronize();
         communicator.forward(host, width, sizeof(T));
         to_device(device + local, host + local, all - local, stream);
         return;
     }
-    T* const packed = windows_ ? reinterpret_cast<T*>(windows_->mine()) : packed_.template as<T>();
-    const GatherArguments<T> arguments{rows, packed, node_, num_sent_, width};
-    gather_.cover(stream, 32 * num_sent_, 256, arguments);
-    if (windows_) return from_peers(communicator, device + local, true, row, stream);
-    to_host(sent_.as<char>(), packed, size(num_sent_) * row, stream);
-    communicator.forward_rows(sent_.as<char>(), host, static_cast<int>(row));
-    to_device(device + local, host, all - local, stream);
+    const DeviceStream& copies = half == Half::whole ? stream : copies_;
+    if (half != Half::second) {
+        T* const packed =
+            windows_ ? reinterpret_cast<T*>(windows_->mine()) : packed_.template as<T>();
+        const GatherArguments<T> arguments{rows, packed, node_, num_sent_, width};
+        gather_.cover(stream, 32 * num_sent_, 256, arguments);
+        follow(copies, stream, written_);
+        if (!windows_) to_host(sent_.as<char>(), packed, size(num_sent_) * row, copies);
+    }
+    if (half == Half::first) return;
+    if (windows_) {
+        from_peers(communicator, device + local, true, row, copies);
+    } else {
+        copies.synchronize();
+        communicator.forward_rows(sent_.as<char>(), host, static_cast<int>(row));
+        to_device(device + local, host, all - local, copies);
+    }
+    follow(stream, copies, arrived_);
 }
 
 template <typename T>
 void CudaGhosts<T>::reverse(Communicator& communicator, T* rows, int width,
-                            const DeviceEdges& graph, const DeviceStream& stream) {
+                            const DeviceEdges& graph, const DeviceStream& stream, Half half) {
     reserve(width, graph, stream);
     const auto [row, local, all] = row_bytes<T>(width, graph);
     char* const device = reinterpret_cast<char*>(rows);
     char* const host = ghosts_.as<char>();
     if (!by_rows_) {
+        if (half == Half::first) return;
         to_host(host, device, all, stream);
+        stream.synchronize();
         communicator.reverse(host, width, sizeof(T));
         to_device(device, host, local, stream);  // rows of ghosts are not read again
         return;
     }
+    const DeviceStream& copies = half == Half::whole ? stream : copies_;
+    if (half != Half::second) {
+        follow(copies, stream, written_);
+        if (windows_)
+            copy_on_device(windows_->mine(), device + local, all - local, copies);
+        else
+            to_host(host, device + local, all - local, copies);
+    }
+    if (half == Half::first) return;
     T* const packed = packed_.template as<T>();
     if (windows_) {
-        copy_on_device(windows_->mine(), device + local, all - local, stream);
-        from_peers(communicator, packed_.as<char>(), false, row, stream);
+        from_peers(communicator, packed_.as<char>(), false, row, copies);
     } else {
-        to_host(host, device + local, all - local, stream);
+        copies.synchronize();
         communicator.reverse_rows(host, sent_.as<char>(), static_cast<int>(row));
-        to_device(packed, sent_.as<char>(), size(num_sent_) * row, stream);
+        to_device(packed, sent_.as<char>(), size(num_sent_) * row, copies);
     }
+    follow(stream, copies, arrived_);
     const AddArguments<T> arguments{rows, packed, owner_, first_, place_, num_owners_, width};
     add_.cover(stream, 32 * num_owners_, 256, arguments);
 }

@@ -10,6 +10,7 @@
 #include "core/device.hpp"
 #include "engine/communicator.hpp"
 #include "engine/cuda/device_edges.hpp"
+#include "engine/cuda/halves.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "engine/cuda/peer_windows.hpp"
 
@@ -29,11 +30,14 @@ public:
     void forget_list() { listed_ = false; }
 
     // `rows` is on the device and has a row of `width` items, a multiple of 16 bytes, for every
-    // node. Both wait for the stream, but not for what they enqueue after the exchange.
+    // node. Both wait for the stream, but not for what they enqueue after the exchange. In halves,
+    // the first one enqueues what is sent, on a stream of its own, and the second one waits for
+    // that stream alone. Between them, rows of ghosts must not be used in the forward pass, and
+    // must not be written in the backward pass.
     void forward(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
-                 const DeviceStream& stream);
+                 const DeviceStream& stream, Half half = Half::whole);
     void reverse(Communicator& communicator, T* rows, int width, const DeviceEdges& graph,
-                 const DeviceStream& stream);
+                 const DeviceStream& stream, Half half = Half::whole);
 
     // Bytes copied between device and host, or from other devices, since the last call.
     std::size_t take_copied();
@@ -64,6 +68,8 @@ private:
     std::vector<std::int32_t> list_;
     std::size_t copied_ = 0;
     int device_;
+    DeviceStream copies_;                   // copies of exchanges in halves
+    DeviceEvent written_, arrived_;         // what is sent; what others have sent
     std::unique_ptr<PeerWindows> windows_;  // null: through the host
 };
 

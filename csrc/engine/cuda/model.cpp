@@ -68,6 +68,10 @@ public:
                OF_NODE * num_nodes + OF_EDGE * num_edges;
     }
 
+    void check_peers(Communicator& communicator) const override {
+        guarded(device_, [&] { PeerWindows(device_).test(communicator); });
+    }
+
     void do_evaluate(const System& system, Communicator* communicator,
                      const Results& results) override {
         check_ghosts(system, communicator);
@@ -216,7 +220,10 @@ private:
         own_listed_ = false;
         copies_.forget();
         const bool fresh = changed || !listed_ || reversed_ != system.reversed;
-        if (fresh) executor_->set_graph(graph_, system.reversed);
+        if (fresh) {
+            executor_->set_graph(graph_, system.reversed);
+            executor_->set_inner(communicator != nullptr ? system.num_inner : 0);
+        }
         reversed_ = system.reversed;
         if (fresh || !system.same_shifts) executor_->set_shifts(graph_, system, fresh);
         listed_ = true;
@@ -273,6 +280,7 @@ private:
             listed_ = own_listed_ = false;
             types_.assign(system.types, system.types + nodes);
             executor_->make_list(copies_.watch(), copies_.points(system), graph_);
+            executor_->set_inner(system.num_inner);
             ++lists_built_;
             neighbors_ms_ = clock.lap();
         }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -32,13 +33,6 @@ std::string this_machine() {
     } catch (const std::runtime_error&) {
         return "";
     }
-}
-
-[[noreturn]] void refuse(const std::string& problem) {
-    throw EngineError(ErrorKind::device,
-                      "rows cannot go from device to device (" + problem +
-                          "), expected ranks on one machine, each of which sees all their devices: "
-                          "let them pass through the host (exchange host)");
 }
 
 // Memory that is no longer needed here, but that other processes may still have open. It must not
@@ -73,11 +67,23 @@ private:
 std::string of_rank(std::size_t rank) { return "rank " + std::to_string(rank); }
 
 void check(std::size_t rank, const PeerWindows::Problem& problem) {
-    if (problem.kind == PeerWindows::NONE) return;
-    const auto kind = static_cast<ErrorKind>(problem.kind);
-    const std::string text = of_rank(rank) + ": " + problem.text;
-    if (kind == ErrorKind::device) refuse(text);
-    throw EngineError(kind, text);
+    if (problem.kind != PeerWindows::NONE)
+        throw EngineError(static_cast<ErrorKind>(problem.kind),
+                          of_rank(rank) + ": " + problem.text);
+}
+
+// Calls `step`. Collective: if it fails in a process, all throw the problem of the lowest rank.
+template <typename Step>
+void together(Communicator& communicator, const Step& step) {
+    PeerWindows::Problem problem;
+    try {
+        step();
+    } catch (...) {
+        problem = PeerWindows::problem_of(std::current_exception());
+    }
+    std::vector<PeerWindows::Problem> all(size(communicator.peers().num_ranks));
+    communicator.gather(&problem, all.data(), sizeof problem);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) check(rank, all[rank]);
 }
 
 }  // namespace
@@ -113,7 +119,7 @@ void PeerWindows::retire(DeviceMemory& memory) {
 
 void PeerWindows::grow(std::size_t bytes) {
     if (bytes <= half_ && half_ > 0) return;
-    const std::size_t wanted = std::max(bytes + (half_ > 0 ? bytes / 8 : 0), FEWEST_BYTES);
+    const std::size_t wanted = std::max(bytes + bytes / 8, FEWEST_BYTES);  // later lists need more
     const std::size_t half = (wanted + 255) / 256 * 256;
     DeviceMemory memory = Retired::all().take(device_, 2 * half);
     memory.reserve(2 * half);
@@ -139,17 +145,9 @@ void PeerWindows::open(Communicator& communicator, std::size_t bytes, const Prob
     for (std::size_t rank = 0; rank < all.size(); ++rank) check(rank, all[rank].problem);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
         if (std::strcmp(all[rank].machine, all[0].machine) != 0)
-            refuse(of_rank(rank) + " is on another machine than " + of_rank(0));
-    Problem problem;
-    try {
-        look_into(peers, all);
-    } catch (...) {
-        windows_.clear();
-        problem = problem_of(std::current_exception());
-    }
-    std::vector<Problem> problems(all.size());
-    communicator.gather(&problem, problems.data(), sizeof problem);
-    for (std::size_t rank = 0; rank < all.size(); ++rank) check(rank, problems[rank]);
+            throw EngineError(ErrorKind::device,
+                              of_rank(rank) + " is on another machine than " + of_rank(0));
+    together(communicator, [&] { look_into(peers, all); });
     former_.release();  // closed by all
     turn_ = 0;
 }
@@ -167,9 +165,38 @@ void PeerWindows::look_into(const Peers& peers, const std::vector<Greeting>& all
             if (before.memory && same(before.handle, other.handle))
                 found[i].memory = std::move(before.memory);
     }
-    windows_ = std::move(found);  // closes the others
-    for (Window& window : windows_)
+    windows_.clear();  // closes the others
+    for (Window& window : found)
         if (!window.memory) window.memory = std::make_unique<PeerMemory>(device_, window.handle);
+    windows_ = std::move(found);
+}
+
+void PeerWindows::test(Communicator& communicator) {
+    open(communicator, sizeof(int), {});
+    const Peers peers = communicator.peers();
+    std::optional<DeviceStream> stream;
+    together(communicator, [&] {
+        stream.emplace(device_);
+        copy_to_device(mine(), &peers.rank, sizeof peers.rank, *stream);
+        stream->synchronize();
+    });
+    turn_ = 1 - turn_;
+    together(communicator, [&] {
+        DeviceMemory received(device_);
+        received.reserve(sizeof(int));
+        for (std::int64_t i = 0; i < peers.count; ++i) {
+            const int other = peers.peer[i].rank;
+            int found = -1;
+            copy_on_device(received.data(), of(size(i)), sizeof found, *stream);
+            copy_to_host(&found, received.data(), sizeof found, *stream);
+            stream->synchronize();
+            if (found != other)
+                throw EngineError(ErrorKind::device, "it reads " + std::to_string(found) +
+                                                         " from the device of rank " +
+                                                         std::to_string(other) +
+                                                         ", which has written its rank there");
+        }
+    });
 }
 
 void PeerWindows::exchange(Communicator& communicator, const DeviceStream& stream) {

@@ -32,8 +32,11 @@ public:
 
     // Collective, called for every list: makes halves of at least `bytes` bytes, and opens the
     // windows of the communicator's peers. `before`: a problem that this process already has. If a
-    // process has a problem, all throw EngineError.
+    // process has a problem, all throw EngineError, whose text says only what the problem is.
     void open(Communicator& communicator, std::size_t bytes, const Problem& before);
+    // Collective: opens small windows, and throws the same errors unless every process reads what
+    // its peers have written.
+    void test(Communicator& communicator);
 
     // Where this process writes what others read in the next exchange.
     char* mine() const { return memory_.as<char>() + turn_ * half_; }

@@ -1,5 +1,6 @@
 #include "engine/cuda/step.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -164,10 +165,56 @@ private:
     const BufferPlan& plan_;
 };
 
+// Divides exchanges and the operations that read their rows at ghosts into halves:
+//     forward:  send, receivers without ghosts, receive, other receivers
+//     backward: receivers with ghosts, send, other receivers, receive
+class Divider {
+public:
+    Divider(const Program& program, const std::vector<char>& halves)
+        : program_(program), halves_(halves) {}
+
+    void divide(std::vector<StepPart>& parts) const {
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            if (!parts[i].exchange || !parts[i].stage->exchanges() || parts[i].half != Half::whole)
+                continue;
+            const std::size_t reader = reader_of(parts, i);
+            if (reader == i) continue;
+            const bool forward = parts[i].kind == StepPart::forward;
+            StepPart exchange = parts[i], others = parts[reader];
+            parts[i].half = forward ? Half::first : Half::second;
+            exchange.half = forward ? Half::second : Half::first;
+            parts[reader].half = Half::first;
+            others.half = Half::second;
+            parts.insert(parts.begin() + static_cast<std::ptrdiff_t>(reader + 1),
+                         {exchange, others});
+            if (!forward) i += 2;
+        }
+    }
+
+private:
+    // Returns the part nearest to an exchange that reads its rows at ghosts; the number of the
+    // exchange if that part has no halves, or if there is another exchange between both.
+    std::size_t reader_of(const std::vector<StepPart>& parts, std::size_t exchange) const {
+        const StepPart& part = parts[exchange];
+        const int value = op(part).inputs.front().id;
+        const int step = part.kind == StepPart::forward ? 1 : -1;
+        for (auto i = static_cast<std::ptrdiff_t>(exchange) + step;
+             parts[at(i)].kind == part.kind && !parts[at(i)].exchange; i += step)
+            for (const Operand& input : op(parts[at(i)]).inputs)
+                if (input.id == value && input.gathered)
+                    return halves_[at(parts[at(i)].stage->ops[0])] != 0 ? at(i) : exchange;
+        return exchange;
+    }
+    const OpSpec& op(const StepPart& part) const { return *program_.ops[at(part.stage->ops[0])]; }
+
+    const Program& program_;
+    const std::vector<char>& halves_;
+};
+
 }  // namespace
 
 std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
-                                    bool has_ghosts, bool beside) {
+                                    bool has_ghosts, bool beside, const std::vector<char>& halves) {
     std::vector<StepPart> parts;
     const auto add = [&](StepPart::Kind kind, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
@@ -186,6 +233,7 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
         parts.push_back({StepPart::finish});
     }
     parts.push_back({StepPart::download});
+    if (communicates && !halves.empty()) Divider(program, halves).divide(parts);
     // the scheduler compares every pair of parts
     if (!with_gradient || !beside || parts.size() > MOST_PARTS ||
         program.num_operands() > MOST_OPERANDS)

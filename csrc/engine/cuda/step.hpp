@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "engine/cuda/halves.hpp"
 #include "engine/program.hpp"
 
 namespace mdcg {
@@ -11,6 +12,7 @@ struct StepPart {
     enum Kind { start, forward, sum_energies, start_backward, backward, finish, download } kind;
     const Stage* stage = nullptr;
     bool exchange = false;  // the host communicates in this part, so that it cannot be captured
+    Half half = Half::whole;
     // In captured steps: the stream that runs this part, the parts on other streams that it waits
     // for, and whether another stream waits for this part.
     int stream = 0;
@@ -25,8 +27,9 @@ constexpr int STEP_STREAMS = 5;
 // Returns the parts in order of execution. With gradients and `beside`, parts that do not depend on
 // each other are on different streams: between two exchanges the first and the last part run on
 // stream 0, all others wait for the first, and the last waits for all. Without communicator and
-// ghosts, nothing is exchanged.
+// ghosts, nothing is exchanged. `halves` [num_ops]: operations that run in halves, so that rows of
+// ghosts travel meanwhile; empty: none.
 std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, bool communicates,
-                                    bool has_ghosts, bool beside);
+                                    bool has_ghosts, bool beside, const std::vector<char>& halves);
 
 }  // namespace mdcg

@@ -43,6 +43,7 @@ public:
     EdgeOrder edge_order() const override { return general_->edge_order(); }
     bool by_sender_type() const override { return general_->by_sender_type(); }
     std::int64_t pair_row_bytes() const override { return general_->pair_row_bytes(); }
+    bool takes_halves() const override { return !by_type_ && general_->takes_halves(); }
 
     bool fuses_next_op(const CudaWorker<T>& worker) const override {
         return op_->fuses_next_op(worker);

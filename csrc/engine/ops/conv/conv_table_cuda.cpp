@@ -81,22 +81,28 @@ public:
         return spec_.x.present() ? size(buffers * most_rows(graph) * bytes(x_width_)) : 0;
     }
 
+    bool takes_halves() const override { return spec_.x.present(); }
+
     // Every row of `out` is written.
-    void forward(CudaWorker<T>& worker, Range) const override {
-        const std::int64_t receivers = worker.edges->num_local;
-        T* const out = worker.value(spec_.out);
+    void forward(CudaWorker<T>& worker, Range nodes) const override {
+        const DeviceEdges& graph = *worker.edges;
+        const std::int64_t first = nodes.begin, receivers = nodes.end - nodes.begin;
+        T* const out = worker.value(spec_.out, first);
         if (forward_.zeroes(A::out))
             clear_on_device(out, size(receivers * bytes(spec_.out.rows.width)), *worker.stream);
         CudaArguments arguments = this->arguments(worker, *forward_table_);
         arguments.set(A::n_rows, receivers);
+        arguments.set(A::row_ptr, graph.row_ptr + first);
+        arguments.set(A::num_active, graph.num_active + first);
+        arguments.set(A::types, graph.types + first);  // of receivers
         arguments.set(A::out, out);
         worker.streams->fork(forward_.streams());
-        forward_.launch(*worker.streams, arguments, groups_per_receiver(receivers));
+        forward_.launch(*worker.streams, arguments, groups_per_receiver(graph.num_local));
         worker.streams->join(forward_.streams());
     }
 
     // Adds to the gradients of x, or writes them for local nodes unless spec_.x.accumulate.
-    void backward(CudaWorker<T>& worker, Range) const override {
+    void backward(CudaWorker<T>& worker, Range nodes) const override {
         const DeviceEdges& graph = *worker.edges;
         KernelStreams& streams = *worker.streams;
         const int num_streams = backward_.streams();
@@ -104,7 +110,8 @@ public:
         const bool turns = graph.ranges.size() > 1;
         bool add = spec_.x.accumulate;
         if (dx != nullptr && !add && (turns || graph.num_edges == 0)) {
-            clear_on_device(dx, size(graph.num_local * bytes(x_width_)), *worker.stream);
+            if (nodes.begin == 0)
+                clear_on_device(dx, size(graph.num_local * bytes(x_width_)), *worker.stream);
             add = true;
         }
         if (graph.num_edges == 0) return;
@@ -115,6 +122,14 @@ public:
             backward_.launch(streams, pair_arguments(worker, all));
             return streams.join(num_streams);
         }
+        const auto range_from = [&](std::int64_t node) {
+            std::size_t number = 0;
+            while (number < graph.ranges.size() && graph.ranges[number].first_receiver < node)
+                ++number;
+            return number;
+        };
+        const std::size_t begin = range_from(nodes.begin), end = range_from(nodes.end);
+        if (begin == end) return;
         const std::int64_t most = most_rows(graph);
         T* const buffers = reinterpret_cast<T*>(worker.device_scratch(scratch_bytes(graph)));
         // If there are several ranges, their rows are summed on a stream of their own while kernels
@@ -124,7 +139,7 @@ public:
         // next range while the last blocks of longer ones still run.
         const int sums_stream = turns ? num_streams : 0;
         streams.fork(num_streams);
-        for (std::size_t number = 0; number < graph.ranges.size(); ++number) {
+        for (std::size_t number = begin; number < end; ++number) {
             const ReceiverRange& range = graph.ranges[number];
             const std::int64_t parts = blocks_per_group(graph, range, backward_);
             T* const own = buffers + (number % 2 == 1 ? most * x_width_ : 0);
@@ -133,7 +148,7 @@ public:
             CudaArguments arguments = pair_arguments(worker, range);
             arguments.set(A::dx, pair_rows);
             arguments.set(A::own, own - range.first_receiver * parts * x_width_);
-            for (int stream = 0; stream < num_streams && number > 1; ++stream)
+            for (int stream = 0; stream < num_streams && number > begin + 1; ++stream)
                 summed_[number % 2]->wait(streams[stream]);
             if (backward_.zeroes(A::dx)) {
                 clear_on_device(own, size(rows_of(graph, range) * bytes(x_width_)), *worker.stream);

@@ -50,7 +50,7 @@ public:
     void forward(CudaWorker<T>& worker, Range) const override {
         if (worker.communicator != nullptr)
             worker.ghosts->forward(*worker.communicator, worker.value(x_), x_.rows.width,
-                                   *worker.edges, *worker.stream);
+                                   *worker.edges, *worker.stream, worker.half);
         else
             clear_on_device(
                 worker.value(x_, worker.edges->num_local),
@@ -61,7 +61,7 @@ public:
     void backward(CudaWorker<T>& worker, Range) const override {
         if (worker.communicator != nullptr && x_.needs_gradient)
             worker.ghosts->reverse(*worker.communicator, worker.gradient(x_), x_.rows.width,
-                                   *worker.edges, *worker.stream);
+                                   *worker.edges, *worker.stream, worker.half);
     }
 
 private:
