@@ -68,9 +68,9 @@ private:
     std::vector<std::int32_t> list_;
     std::size_t copied_ = 0;
     int device_;
+    std::unique_ptr<PeerWindows> windows_;  // null: through the host
     DeviceStream copies_;                   // copies of exchanges in halves
     DeviceEvent written_, arrived_;         // what is sent; what others have sent
-    std::unique_ptr<PeerWindows> windows_;  // null: through the host
 };
 
 }  // namespace mdcg
