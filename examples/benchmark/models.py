@@ -242,5 +242,5 @@ def loaders(
         package = checkpoint.convert(model, Path(f"{base}.exact.mdcg"), settings, "exact")
         return partial(EngineStep, package, settings)
 
-    own = checkpoint.loaders(model, base.parent, settings)
+    own = checkpoint.loaders(model, Path(f"{base}.mdcg"), settings)
     return {**own, "engine-exact": exact, **programs.loaders(model, base, settings, symbols)}

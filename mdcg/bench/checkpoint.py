@@ -65,8 +65,8 @@ def convert(model: torch.nn.Module, path: Path, settings: Settings, radial: Any 
     return path
 
 
-def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[str, Loader]:
-    """Return functions that make each implementation of a model; `folder` is for the package."""
+def loaders(model: torch.nn.Module, package: Path, settings: Settings) -> dict[str, Loader]:
+    """Return functions that make each implementation of a model; the engine's writes `package`."""
 
     def patched() -> Callable[[Atoms], TorchStep]:
         found = copy.deepcopy(model)
@@ -74,7 +74,7 @@ def loaders(model: torch.nn.Module, folder: Path, settings: Settings) -> dict[st
         return partial(TorchStep, found, settings)
 
     def engine() -> Callable[[Atoms], EngineStep]:
-        return partial(EngineStep, convert(model, folder / "engine.mdcg", settings), settings)
+        return partial(EngineStep, convert(model, package, settings), settings)
 
     original = partial(TorchStep, model, settings)
     return {"original": lambda: original, "patched": patched, "engine": engine}

@@ -202,7 +202,7 @@ def _bench_model(options: argparse.Namespace) -> int:
                     from ..bench import checkpoint
 
                     model = checkpoint.ready(checkpoint.load(name), dtype, options.device)
-                    loaders = checkpoint.loaders(model, Path(folder), settings)
+                    loaders = checkpoint.loaders(model, Path(folder) / "engine.mdcg", settings)
                     exact = checkpoint.exact(model, settings)
                 chosen = {impl: loaders[impl] for impl in options.impl or loaders}
                 sections = measure(chosen, systems, settings, exact)
