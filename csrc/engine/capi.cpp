@@ -160,6 +160,13 @@ public:
     mdcg::SentNodes sent_nodes() const override {
         return {communicator_.sent, communicator_.num_sent};
     }
+    void sum(std::int64_t* values, std::int64_t count) override {
+        if (communicator_.sum == nullptr)
+            bad_argument(
+                "communicator.sum is null, and the model has a long-range sum over all "
+                "processes, expected the function");
+        call("sum", communicator_.sum, values, count);
+    }
     void forward_rows(const void* sent, void* ghosts, int row_bytes) override {
         call("forward_rows", communicator_.forward_rows, sent, ghosts, row_bytes);
     }
@@ -268,15 +275,20 @@ double skin_of(const mdcg_model& model, const mdcg_system& system) {
     return system.skin == 0 ? model.evaluator.skin() : std::max(system.skin, 0.0);
 }
 
+std::array<bool, 3> periodic_of(const mdcg_system& system) {
+    std::array<bool, 3> found{};
+    for (std::size_t k = 0; k < 3; ++k)
+        found[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
+    return found;
+}
+
 void evaluate_cell(mdcg_model& model, const mdcg_system& system,
                    const mdcg_communicator* communicator, const mdcg::Results& results) {
     if (system.num_nodes != system.num_local || communicator != nullptr)
         bad_argument(
             "make_edges is set with a cell, expected neither ghosts nor a communicator, got " +
             std::to_string(system.num_nodes - system.num_local) + " ghosts");
-    std::array<bool, 3> periodic{};
-    for (std::size_t k = 0; k < 3; ++k)
-        periodic[k] = system.periodic != nullptr ? system.periodic[k] != 0 : system.cell != nullptr;
+    const std::array<bool, 3> periodic = periodic_of(system);
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
         bad_argument("the system is periodic, and cell is null, expected a cell");
     model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
@@ -466,6 +478,9 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
         inner.num_inner = given.num_inner;
+        const std::array<bool, 3> periodic = periodic_of(given);
+        inner.cell = given.cell;
+        if (given.cell != nullptr || given.periodic != nullptr) inner.periodic = periodic.data();
         // Numbers that differ from the numbers of the model's list mean a new list.
         const mdcg::ListNumbers& held = model->evaluator.list();
         if (given.list != nullptr && given.list->edges == held.edges)

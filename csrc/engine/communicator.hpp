@@ -32,6 +32,8 @@ public:
     virtual void forward(void* rows, int width, int item_bytes) = 0;
     // Adds rows of ghosts to the rows of their owners.
     virtual void reverse(void* rows, int width, int item_bytes) = 0;
+    // Replaces values [count] of each process by their sum over all processes.
+    virtual void sum(std::int64_t* values, std::int64_t count) = 0;
 
     // If has_sent_nodes(), the next functions can be used instead. `sent` has a row for each of
     // sent_nodes(), `ghosts` a row for each ghost.

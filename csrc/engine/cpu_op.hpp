@@ -54,11 +54,16 @@ class Worker : public StepRows<T> {
 public:
     const Graph* graph = nullptr;
     int thread = 0;
-    // For operations on points, which divide their work among threads themselves.
+    // For operations on points or the system, which divide their work among threads themselves.
     const Points* points = nullptr;
+    const double* positions = nullptr;  // [num_nodes][3] Å
+    const double* cell = nullptr;       // [3][3] Å, rows are vectors; null: an open system
+    const bool* periodic = nullptr;     // [3], if there is a cell
     int threads = 1;
-    double* forces = nullptr;   // [num_local][3] added to; null without a backward pass
-    double* virials = nullptr;  // [num_local][6] xx yy zz xy xz yz, added to
+    double* forces = nullptr;  // [num_local][3] added to; null without a backward pass
+    double* virials =
+        nullptr;               // [num_local][6] xx yy zz xy xz yz, added to by operations on points
+    double* virial = nullptr;  // [3][3] added to by operations on the system
 
     // The row of a gradient, set to zero if this operation is the first that adds to it.
     T* started_gradient(const Operand& operand, std::int64_t node) const {

@@ -102,6 +102,12 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
         model_ = open_cuda_model(std::move(network), std::move(info), device, choice_);
     set_threads(options.threads);
     if (options.memory.empty()) return;
+    if (model_->reads_system())
+        throw EngineError(ErrorKind::unsupported,
+                          "memory is '" + options.memory + "', and the network of " +
+                              package().path() +
+                              " has a long-range sum, which is not divided into domains: leave "
+                              "memory out");
     if (options.memory_models < 1)
         bad_argument("memory_models is " + std::to_string(options.memory_models) +
                      ", expected 1 or more");
@@ -281,6 +287,8 @@ void Evaluator::evaluate_whole(const CellSystem& found, const Results& results) 
     system.shifts = neighbors_->shifts().data();
     system.reversed = true;
     system.energy_weights = found.energy_weights;
+    system.cell = found.cell;
+    system.periodic = found.periodic;
     model_->evaluate(system, nullptr, results);
     prepared_ = true;
 }
@@ -306,7 +314,7 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
         throw EngineError(ErrorKind::unsupported,
                           "positions of the batch are in the memory of a device, where models on "
                           "the cpu and dispersion do not read them: give those of the host");
-    if (model_->makes_edges()) return evaluate_each(batch, results);  // a network that reads points
+    if (model_->makes_edges() || model_->reads_system()) return evaluate_each(batch, results);
     guarded([&] { share_groups(batch, results); });
     prepared_ = true;
 }

@@ -94,7 +94,7 @@ void Executor<T>::release() {
     energies_ = std::vector<double>();
     energy_weights_ = std::vector<double>();
     edge_gradient_ = std::vector<T>();
-    point_forces_ = std::vector<double>();
+    own_forces_ = std::vector<double>();
     point_virials_ = std::vector<double>();
 }
 
@@ -125,20 +125,24 @@ std::size_t Executor<T>::bytes() const {
 // -- stages --------------------------------------------------------------------------------------
 
 template <typename T>
-void Executor<T>::run(const Graph& graph, const Points* points, Communicator* communicator,
-                      bool with_gradient, const double* energy_weights, double* descriptors,
+void Executor<T>::run(const Graph& graph, const Points* points, const System& system,
+                      Communicator* communicator, bool with_gradient, double* descriptors,
                       int threads) {
     const BufferPlan& plan = with_gradient ? program_.gradient_plan : program_.energy_plan;
     reserve(graph, plan, threads);
     bind_workers(graph, plan);
-    if (energy_weights != nullptr) graph.gather_local(energy_weights, energy_weights_);
+    const bool weighted = system.energy_weights != nullptr;
+    if (weighted) graph.gather_local(system.energy_weights, energy_weights_);
     for (Worker<T>& worker : workers_) {
         worker.with_gradient = with_gradient;
         worker.communicator = communicator;
         worker.edge_gradient = nullptr;
         worker.points = points;
+        worker.positions = graph.positions();
+        worker.cell = system.cell;
+        worker.periodic = system.periodic;
         worker.threads = threads;
-        worker.energy_weights = energy_weights != nullptr ? energy_weights_.data() : nullptr;
+        worker.energy_weights = weighted ? energy_weights_.data() : nullptr;
     }
     for (const auto& op : ops_) op->begin(graph);
     for (const Stage& stage : program_.forward_stages)
@@ -149,14 +153,15 @@ void Executor<T>::run(const Graph& graph, const Points* points, Communicator* co
         edge_gradient_.resize(std::max<std::size_t>(1, size(3 * graph.num_edges)));
         T* const gradient = edge_gradient_.data();
         share(threads, 3 * graph.num_edges, [&](std::int64_t i, int) { gradient[i] = T(0); });
-        if (program_.reads_points) {
-            point_forces_.assign(size(3 * graph.num_local), 0.0);
-            point_virials_.assign(size(6 * graph.num_local), 0.0);
-        }
+        if (program_.reads_points || program_.reads_system)
+            own_forces_.assign(size(3 * graph.num_local), 0.0);
+        if (program_.reads_points) point_virials_.assign(size(6 * graph.num_local), 0.0);
+        system_virial_.fill(0.0);
         for (Worker<T>& worker : workers_) {
             worker.edge_gradient = gradient;
-            worker.forces = point_forces_.data();
+            worker.forces = own_forces_.data();
             worker.virials = point_virials_.data();
+            worker.virial = system_virial_.data();
         }
         for (const Stage& stage : program_.backward_stages)
             run_stage(stage, true, graph, nullptr, threads);
@@ -164,8 +169,9 @@ void Executor<T>::run(const Graph& graph, const Points* points, Communicator* co
     times_.assign(program_.ops.size(), {});
     for (const std::vector<double>& seconds : seconds_)
         for (std::size_t i = 0; i < times_.size(); ++i) {
-            // operations on points run on one worker, and use all threads within the call
-            const double all = program_.ops[i]->reads_points() ? 1.0 : threads;
+            // these operations run on one worker, and use all threads within the call
+            const OpSpec& op = *program_.ops[i];
+            const double all = op.reads_points() || op.reads_system() ? 1.0 : threads;
             times_[i].forward += 1e3 * seconds[2 * i] / all;
             times_[i].backward += 1e3 * seconds[2 * i + 1] / all;
         }
@@ -244,14 +250,14 @@ void Executor<T>::copy_descriptors(const Stage& stage, Range range, const Worker
 
 // -- forces --------------------------------------------------------------------------------------
 
-// Adds the results of operations on points for one node.
+// Adds the results of operations on points or the system for one node.
 template <typename T>
-void Executor<T>::add_point_forces(std::int64_t node, std::int64_t to, double* forces,
-                                   double* virials) const {
+void Executor<T>::add_own_forces(std::int64_t node, std::int64_t to, double* forces,
+                                 double* virials) const {
     static constexpr std::size_t PART[9] = {0, 3, 4, 3, 1, 5, 4, 5, 2};  // xx yy zz xy xz yz
     for (std::int64_t d = 0; forces != nullptr && d < 3; ++d)
-        forces[3 * to + d] += point_forces_[size(3 * node + d)];
-    for (std::int64_t i = 0; virials != nullptr && i < 9; ++i)
+        forces[3 * to + d] += own_forces_[size(3 * node + d)];
+    for (std::int64_t i = 0; virials != nullptr && program_.reads_points && i < 9; ++i)
         virials[9 * to + i] += point_virials_[size(6 * node) + PART[i]];
 }
 
@@ -280,7 +286,7 @@ void Executor<T>::assemble(const Graph& graph, double* forces, double* virials, 
             if (forces != nullptr) std::fill(forces + 3 * to, forces + 3 * to + 3, 0.0);
             if (virials != nullptr) std::fill(virials + 9 * to, virials + 9 * to + 9, 0.0);
             if (n >= graph.num_local) continue;
-            if (program_.reads_points) add_point_forces(n, to, forces, virials);
+            if (!own_forces_.empty()) add_own_forces(n, to, forces, virials);
             for (std::int64_t e = graph.row_ptr[size(n)]; e < graph.row_ptr[size(n) + 1]; ++e)
                 add(e, n, 1.0);
         }

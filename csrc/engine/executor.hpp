@@ -1,6 +1,7 @@
 // Runs a program on a CPU: its buffers, its threads, and the forces.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -96,12 +97,14 @@ public:
     }
 
     // Computes energies and, with `with_gradient`, the gradients of edge vectors. Programs
-    // that read points read `points`; `energy_weights` is as in System; `descriptors`:
-    // [num_local][descriptor_width] or null.
-    void run(const Graph& graph, const Points* points, Communicator* communicator,
-             bool with_gradient, const double* energy_weights, double* descriptors, int threads);
+    // that read points read `points`; of `system`, cell and weights of energies are read;
+    // `descriptors`: [num_local][descriptor_width] or null.
+    void run(const Graph& graph, const Points* points, const System& system,
+             Communicator* communicator, bool with_gradient, double* descriptors, int threads);
 
     const std::vector<double>& energies() const { return energies_; }  // [num_local]
+    // [3][3] The virial that operations on the system have added, which is not in assemble()'s.
+    const std::array<double, 9>& system_virial() const { return system_virial_; }
     // Computes forces [num_nodes][3] and virials [num_nodes][9] from the gradients of edges. Each
     // atom of an edge gets half of its virial. Null: not wanted.
     void assemble(const Graph& graph, double* forces, double* virials, int threads) const;
@@ -117,8 +120,7 @@ private:
                    int threads);
     void run_chunk(const Stage& stage, bool backward, Range range, Worker<T>& worker,
                    double* seconds);
-    void add_point_forces(std::int64_t node, std::int64_t to, double* forces,
-                          double* virials) const;
+    void add_own_forces(std::int64_t node, std::int64_t to, double* forces, double* virials) const;
     void copy_descriptors(const Stage& stage, Range range, const Worker<T>& worker,
                           const Graph& graph, double* descriptors) const;
 
@@ -132,8 +134,10 @@ private:
     std::vector<std::vector<double>> seconds_;       // [threads][num_ops][2], forward and backward
     std::vector<double> energies_, energy_weights_;  // [num_local]
     std::vector<T> edge_gradient_;                   // [num_edges][3]
-    // Results of operations on points: [num_local][3], and [num_local][6] as xx yy zz xy xz yz.
-    std::vector<double> point_forces_, point_virials_;
+    // Results of operations on points or the system: [num_local][3]; and of those on points:
+    // [num_local][6] as xx yy zz xy xz yz.
+    std::vector<double> own_forces_, point_virials_;
+    std::array<double, 9> system_virial_{};
 };
 
 }  // namespace mdcg

@@ -42,6 +42,9 @@ struct System {
     const double* energy_weights = nullptr;  // [num_local]
     // The features of ghosts that depend on positions are zero, and no communicator is needed.
     bool empty_ghosts = false;
+    // For operations on the system, beside its edges.
+    const double* cell = nullptr;    // [3][3] Å, rows are vectors; null: an open system
+    const bool* periodic = nullptr;  // [3], if there is a cell
 
     // The shift [3] of an edge; null: none.
     const double* shift(std::int64_t edge) const {
@@ -114,6 +117,7 @@ struct Graph {
         found.resize(static_cast<std::size_t>(num_local));
         for (std::size_t n = 0; n < found.size(); ++n) found[n] = given[node[n]];
     }
+    const double* positions() const { return positions_.data(); }  // [num_nodes][3] Å
     // All edges of the list by receiver.
     const std::vector<std::int64_t>& all_row_ptr() const { return all_row_ptr_; }  // [num_local+1]
     const std::vector<std::int32_t>& all_sender() const { return all_sender_; }    // [all edges]

@@ -93,6 +93,7 @@ private:
         Clock clock, whole;
         const int threads = usable_threads(threads_);
         check_ghosts(system, communicator);
+        check_system(system, results);
         if (!prepared_) {
             executor_.prepare(kernels_);
             prepared_ = true;
@@ -107,8 +108,8 @@ private:
         graph_ms_ = clock.lap();
         const bool gradient =
             results.forces != nullptr || results.virial != nullptr || results.virials != nullptr;
-        executor_.run(graph_, &points_, communicator, gradient, system.energy_weights,
-                      results.descriptors, threads);
+        executor_.run(graph_, &points_, system, communicator, gradient, results.descriptors,
+                      threads);
         layers_ms_ = clock.lap();
         finish(results, threads);
         forces_ms_ = clock.lap();
@@ -135,6 +136,7 @@ private:
             std::fill(results.virial, results.virial + 9, 0.0);
             for (std::int64_t n = 0; virials != nullptr && n < graph_.num_nodes; ++n)
                 for (int i = 0; i < 9; ++i) results.virial[i] += virials[9 * n + i];
+            for (std::size_t i = 0; i < 9; ++i) results.virial[i] += executor_.system_virial()[i];
         }
         check_finite(results);
     }
@@ -189,6 +191,20 @@ void Model::check_ghosts(const System& system, const Communicator* communicator)
         bad_argument("the system has " + std::to_string(system.num_nodes - system.num_local) +
                      " ghosts and the model exchanges features of ghosts, expected a "
                      "communicator");
+}
+
+void Model::check_system(const System& system, const Results& results) const {
+    if (!program_.reads_system) return;
+    const auto refuse = [&](const std::string& sentence) {
+        throw EngineError(ErrorKind::unsupported, "the network of " + package_->path() +
+                                                      " has a long-range sum, " + sentence);
+    };
+    if (results.virials != nullptr)
+        refuse("which has no virials of single atoms: ask for the virial of the system");
+    if (system.energy_weights != nullptr)
+        refuse("which does not support energy_weights, as for heat fluxes: leave them out");
+    if (system.periodic == nullptr && (system.shifts != nullptr || system.images != nullptr))
+        refuse("and edges with shifts are given without a cell, expected cell and periodic");
 }
 
 void Model::check_energy(double energy) {

@@ -45,7 +45,11 @@ public:
     // About the bytes that forces of such a system take.
     virtual double bytes_needed(double num_local, double num_nodes, double num_edges) const = 0;
     // How many cutoffs away an atom can be on which an energy depends; 0: any distance.
-    int reach_in_cutoffs() const { return program_.reads_points ? 0 : program_.num_exchanges + 1; }
+    int reach_in_cutoffs() const {
+        return program_.reads_points || program_.reads_system ? 0 : program_.num_exchanges + 1;
+    }
+    // Whether it has a long-range sum, which needs the cell also where edges are given.
+    bool reads_system() const { return program_.reads_system; }
 
     void evaluate(System system, Communicator* communicator, const Results& results);
     // Evaluates a system whose edges the model finds itself. Returns false, without evaluating, if
@@ -105,6 +109,7 @@ protected:
     }
     // These throw EngineError if ghosts would have no features, or if results are not finite.
     void check_ghosts(const System& system, const Communicator* communicator) const;
+    void check_system(const System& system, const Results& results) const;
     static void check_energy(double energy);
     void check_finite(const Results& results) const;
 

@@ -48,6 +48,7 @@ enum class IterationSpace {
     all_edges,      // backward: both ends get gradients; one call for all local nodes
     exchange,       // rows of ghosts: one call for all local nodes, on all ranks together
     points,         // atoms within a long cutoff, without edges: one call for all local nodes
+    system,         // positions and the cell: one call for all local nodes, on all ranks together
 };
 // Whether all nodes are passed to one call, which runs on one thread of a CPU.
 inline bool is_single_call(IterationSpace space) { return space >= IterationSpace::all_edges; }
@@ -88,9 +89,10 @@ public:
         return outputs.empty() && forward_space != IterationSpace::exchange;
     }
     bool reads_points() const { return forward_space == IterationSpace::points; }
+    bool reads_system() const { return forward_space == IterationSpace::system; }
     // Whether it reads positions itself.
     bool reads_positions() const {
-        return forward_space == IterationSpace::receivers || reads_points();
+        return forward_space == IterationSpace::receivers || reads_points() || reads_system();
     }
 
     virtual KernelSize kernel_size() const { return {}; }

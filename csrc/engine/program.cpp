@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "core/integers.hpp"
 #include "engine/error.hpp"
@@ -194,7 +195,8 @@ void Program::connect(const Package& package) {
         OpSpec& op = *ops[at(i)];
         const std::string where = this->where(i);
         bool moves = op.reads_positions();
-        if (moves) {
+        reads_system = reads_system || op.reads_system();
+        if (moves && !op.reads_system()) {
             if (first < 0) first = i;
             if (op.reads_points() != ops[at(first)]->reads_points())
                 package.fail(this->where(first) + " and " + where +
@@ -390,16 +392,17 @@ Program validate(const Package& package) {
             package.fail("no layer writes the value \"" + value.name +
                          "\", expected one: remove the value");
     const auto& manifest = package.manifest();
-    if (manifest.contains("dipoles")) {
-        const auto& name = manifest["dipoles"];
+    for (const auto& [key, irreps] : {std::pair{"dipoles", "1x1o"}, std::pair{"charges", "1x0e"}}) {
+        if (!manifest.contains(key)) continue;
+        const auto& name = manifest[key];
         const auto& last = program.descriptors;
         if (last.empty() || name != program.values[at(last.back())].name ||
-            manifest["values"][program.values[at(last.back())].name] != "1x1o")
-            package.fail("dipoles is " + name.dump() +
-                         ", expected the name of the last descriptor, of irreps 1x1o");
-    } else if (!program.has_energy) {
-        package.fail("no layer gives an energy, expected energy or pair_energy");
+            manifest["values"][program.values[at(last.back())].name] != irreps)
+            package.fail(std::string(key) + " is " + name.dump() +
+                         ", expected the name of the last descriptor, of irreps " + irreps);
     }
+    if (!program.has_energy && !manifest.contains("dipoles"))
+        package.fail("no layer gives an energy, expected energy or pair_energy");
     for (const auto& [name, tensor] : package.tensors())
         if (tensor.dtype != Dtype::u8)
             Fields(package.manifest(), package, "tensors").read<double>(tensor);

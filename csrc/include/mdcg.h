@@ -122,7 +122,7 @@ typedef struct mdcg_system {
     const int32_t* receiver; /* [num_edges] < num_local */
     const double* shifts;    /* [num_edges][3] Å added to pos[receiver] - pos[sender];
                                 null: none */
-    /* Only used with make_edges. */
+    /* Used with make_edges, and by models with a long-range sum also if edges are given. */
     const double* cell;  /* [3][3] Å, rows are vectors; null: an open system */
     const int* periodic; /* [3] which directions are periodic; null: all, if there is a cell */
     /* Identifies the list (see mdcg_list); null: it is read in each call. */
@@ -229,6 +229,10 @@ typedef struct mdcg_communicator {
     int64_t num_peers;
     const mdcg_peer* peers; /* [num_peers] */
     int (*gather)(void* context, const void* mine, void* all, int bytes);
+    /* Replaces values[i] on every rank by their sum over all ranks. Only needed by models with a
+     * long-range sum, which call it once in an evaluation, on every rank, also on those without
+     * atoms. Integers have one sum whatever the order is, so all ranks get the same. */
+    int (*sum)(void* context, int64_t* values, int64_t count);
 } mdcg_communicator;
 
 MDCG_API int mdcg_abi_version(void); /* MDCG_ABI_VERSION of the library */

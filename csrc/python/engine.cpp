@@ -193,6 +193,8 @@ public:
             system.receiver = list.receiver().data();
             system.shifts = list.shifts().data();
             system.reversed = true;
+            system.cell = list.cell();
+            system.periodic = list.periodic();
         } else if (given) {
             if (!py::isinstance<py::tuple>(edges) || py::len(edges) != 3)
                 mdcg::bad_argument(

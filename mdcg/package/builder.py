@@ -94,7 +94,7 @@ class Builder:
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
         self.descriptors: list[str] = []
-        self._dipoles: str | None = None
+        self._named: dict[str, str] = {}  # descriptors that are results: dipoles or charges
         self._exchanged: set[str] = set()
         self._maps: dict[str, LinearMap] = {}  # maps of linear layers that no layer reads yet
 
@@ -124,7 +124,12 @@ class Builder:
     def dipoles(self, x: Features) -> None:
         """Set the dipoles of the nodes, which become the last descriptors."""
         self.describe(x, "dipoles")
-        self._dipoles = self.descriptors[-1]
+        self._named["dipoles"] = self.descriptors[-1]
+
+    def charges(self, x: Features) -> None:
+        """Set the charges of the nodes, which become the last descriptor."""
+        self.describe(x, "charges")
+        self._named["charges"] = self.descriptors[-1]
 
     # ---- layers on nodes ----
 
@@ -303,6 +308,20 @@ class Builder:
         """Add an energy of pairs; arrays among the fields become float64 tensors."""
         self._layer("pair_energy", name, None, kind=kind, **self._exact(fields, name))
 
+    def ewald(
+        self, x: Features, sigma: float, spacing: float, factor: float, own_removed: bool, name: str
+    ) -> None:
+        """Add the energy of Gaussian charges x, a scalar of each node.
+
+        The width and the spacing, the length of the shortest wave, are in Å, and the factor is
+        1 / (2 epsilon_0) in eV Å / e^2. `own_removed` removes the interaction of each charge with
+        itself.
+        """
+        numbers = {"sigma": sigma, "spacing": spacing, "factor": factor}
+        own = "removed" if own_removed else "kept"
+        charges = self._use(self.stored(x, f"{name}_x"))
+        self._layer("ewald", name, None, x=charges, **numbers, own_part=own)
+
     # ---- result ----
 
     def finish(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -314,9 +333,8 @@ class Builder:
             "values": dict(self.values),
             "layers": [dict(layer) for layer in self.layers],
             "descriptors": list(self.descriptors),
+            **self._named,
         }
-        if self._dipoles is not None:
-            program["dipoles"] = self._dipoles
         return program, dict(self.tensors)
 
     def _write_linear(self, layer: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ Array = NDArray[Any]
 _P, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, ctypes.c_int, ctypes.c_int)
 
+SUM = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, _I64)
 EXCHANGE_ROWS = ctypes.CFUNCTYPE(ctypes.c_int, _P, _P, _P, ctypes.c_int)
 
 
@@ -112,6 +113,7 @@ class Communicator(Struct):
         ("num_peers", _I64),
         ("peers", _P),
         ("gather", EXCHANGE_ROWS),
+        ("sum", SUM),
     ]
 
 
@@ -239,6 +241,7 @@ class Rank:
         communicator = exchange and Communicator(
             forward=EXCHANGE(lambda c, *a: exchange(self, "forward", *a)),
             reverse=EXCHANGE(lambda c, *a: exchange(self, "reverse", *a)),
+            sum=SUM(lambda c, *a: exchange.sum(*a)),
         )
         if communicator and sent is not None:
             sent = np.ascontiguousarray(sent, dtype=np.int64)
@@ -297,6 +300,19 @@ class Exchange:
         else:
             array[:count] += self.shared[rank.local]
         self.barrier.wait()
+        return 0
+
+    def sum(self, values: int, count: int) -> int:
+        """Replace the integers of each rank by their sum."""
+        array = np.ctypeslib.as_array(ctypes.cast(values, ctypes.POINTER(_I64)), shape=(count,))
+        if self.barrier.wait() == 0:
+            self.shared = np.zeros(count, np.int64)
+            self.calls.append("sum")
+        self.barrier.wait()
+        with self.lock:
+            self.shared += array
+        self.barrier.wait()
+        array[:] = self.shared  # the next call waits before it changes these
         return 0
 
     def rows(self, rank: Rank, kind: str, sent: int, ghosts: int, size: int) -> int:

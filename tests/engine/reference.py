@@ -75,6 +75,7 @@ def evaluate(
     sender: Any,
     receiver: Any,
     shifts: Any = None,
+    cell: Any = None,
 ) -> Result:
     """Evaluate a package on a graph.
 
@@ -86,6 +87,8 @@ def evaluate(
     sender, receiver : array of int, shape (n_edges,)
     shifts : array, shape (n_edges, 3), optional
         Added to ``positions[receiver] - positions[sender]``.
+    cell : array, shape (3, 3), optional
+        The periodic cell, rows are vectors, for long-range sums; None: an open system.
     """
     pos = torch.tensor(np.asarray(positions), dtype=torch.float64, requires_grad=True)
     sender, receiver, types = (
@@ -99,7 +102,9 @@ def evaluate(
     flip = -1.0 if package.manifest["edge_vector"] == "sender_minus_receiver" else 1.0
     used = vec[keep]
     edges = Edges(flip * used, used.norm(dim=1), sender[keep], receiver[keep], types, len(pos))
-    run = _Run(package, edges)
+    strain = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    box = None if cell is None else torch.as_tensor(np.asarray(cell), dtype=torch.float64)
+    run = _Run(package, edges, pos, box, strain)
     for layer in package.manifest["layers"]:
         getattr(run, f"on_{layer['type']}")(layer)
     energies = run.energies
@@ -109,6 +114,8 @@ def evaluate(
     forces = zero if pos.grad is None else -pos.grad
     gradient = torch.zeros_like(vec) if vec.grad is None else vec.grad
     virial = -torch.einsum("ea,eb->ab", vec.detach(), gradient)
+    if strain.grad is not None:
+        virial = virial - strain.grad
     # symmetric like a strain, because 3j symbols rounded to float32 break invariance slightly
     virial = 0.5 * (virial + virial.T)
     flat = {
@@ -119,8 +126,16 @@ def evaluate(
 
 
 class _Run:
-    def __init__(self, package: Package, edges: Edges) -> None:
+    def __init__(
+        self,
+        package: Package,
+        edges: Edges,
+        positions: Tensor,
+        cell: Tensor | None,
+        strain: Tensor,  # zero: the derivative by it is minus the virial of long-range sums
+    ) -> None:
         self.package, self.edges = package, edges
+        self.positions, self.cell, self.strain = positions, cell, strain
         self.values: dict[str, Blocks] = {}
         self.energies = torch.zeros(edges.n_nodes, dtype=torch.float64)
 
@@ -328,6 +343,46 @@ class _Run:
         )
         v = factor / e.length * phi * polynomial_cutoff(e.length / r_max, layer["p"])
         self.energies = self.energies + e.sum(v)
+
+    def on_ewald(self, layer: dict[str, Any]) -> None:
+        charges = self.values[layer["x"]][0][:, 0, 0]
+        numbers = layer["sigma"], layer["spacing"], layer["factor"]
+        deformation = torch.eye(3, dtype=torch.float64) + self.strain
+        positions = self.positions @ deformation
+        cell = None if self.cell is None else self.cell @ deformation
+        removed = layer["own_part"] == "removed"
+        self.energies = self.energies + ewald(charges, positions, cell, *numbers, removed)
+
+
+def ewald(
+    q: Tensor,
+    r: Tensor,
+    cell: Tensor | None,
+    sigma: float,
+    spacing: float,
+    factor: float,
+    own_removed: bool,
+) -> Tensor:
+    """Return the energies of Gaussian charges, each with half of its interactions."""
+    own = factor / (sigma * (2 * np.pi) ** 1.5) * q**2
+    if cell is None:
+        near = torch.eye(len(q), dtype=torch.bool)
+        vectors = r[:, None] - r[None, :]
+        distance = torch.where(near, 1.0, (vectors**2).sum(dim=-1)).sqrt()
+        potential = torch.where(near, 0.0, torch.erf(distance / (np.sqrt(2) * sigma)) / distance)
+        return 0.5 * factor / (2 * np.pi) * q * (potential @ q) + (0.0 if own_removed else own)
+    lengths = cell.detach().norm(dim=1).numpy()
+    ranges = [np.arange(-int(n), int(n) + 1) for n in lengths / spacing + 1e-6]
+    n = torch.tensor(np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, 3))
+    k = 2 * np.pi * n.double() @ torch.linalg.inv(cell).T
+    square = (k**2).sum(dim=1)
+    inside = (square.detach() <= (2 * np.pi / spacing) ** 2 * (1 + 1e-9)) & (n != 0).any(dim=1)
+    k, square = k[inside], square[inside]
+    weight = factor / torch.linalg.det(cell).abs() * torch.exp(-0.5 * sigma**2 * square) / square
+    waves = torch.exp(1j * (r @ k.T))
+    total = (q[:, None] * waves).sum(dim=0)
+    energies = q * ((waves * total.conj()).real @ weight)
+    return energies - own if own_removed else energies
 
 
 def polynomial_cutoff(x: Tensor, p: float) -> Tensor:

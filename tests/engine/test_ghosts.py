@@ -36,13 +36,18 @@ def parts(g: dict[str, Any], *cuts: float) -> list[tuple[Any, Any]]:
 
 
 def evaluate_together(
-    ranks: list[Rank], g: dict[str, Any], exchange: Exchange, sent: Any = (None,) * 3, **more: Any
+    ranks: list[Rank],
+    g: dict[str, Any],
+    exchange: Exchange,
+    sent: Any = (None,) * 3,
+    wanted: tuple[str, ...] = WANT,
+    **more: Any,
 ) -> dict[str, Any]:
     """Evaluate each rank in its own thread; return sums over ranks, in the order of `g`."""
 
     def evaluate(rank: Rank, sent: Any) -> Any:
         try:
-            return rank.evaluate(g, exchange, WANT, sent=sent, **more)
+            return rank.evaluate(g, exchange, wanted, sent=sent, **more)
         except BaseException:
             exchange.barrier.abort()  # the others wait there
             raise
@@ -51,12 +56,12 @@ def evaluate_together(
     results = list(POOL.map(evaluate, ranks, sent))
     n = len(g["positions"])
     shapes = {"energy": 1, "energies": n, "forces": (n, 3), "virial": (3, 3), "virials": (n, 3, 3)}
-    total = {name: np.zeros(shape) for name, shape in shapes.items()}
+    total = {name: np.zeros(shapes[name]) for name in wanted}
     for rank, result in zip(ranks, results, strict=True):
         total["energies"][rank.local] = result["energies"]
         for name in ("energy", "virial"):
             total[name] += result[name]
-        for name in ("forces", "virials"):
+        for name in {"forces", "virials"}.intersection(wanted):
             np.add.at(total[name], rank.nodes, result[name])
     return total
 

@@ -39,6 +39,9 @@ public:
     // Computes [num_edges][3], the shifts in units of the cell vectors.
     std::vector<std::int32_t> cell_shifts() const;
 
+    // The cell [3][3] and the periodic directions [3] of the last update.
+    const double* cell() const { return verlet_skin_.full()[0].data(); }
+    const bool* periodic() const { return verlet_skin_.periodic().data(); }
     double cutoff() const { return verlet_skin_.cutoff(); }
     double skin() const { return verlet_skin_.skin(); }
     std::int64_t num_builds() const { return num_builds_; }

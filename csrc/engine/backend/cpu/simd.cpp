@@ -57,15 +57,15 @@ const std::vector<SimdTable<T>>& simd_tables() {
         const std::string best = instruction_set_level();
         if (best == "x86-64-v4")
             found.push_back({dense_kernels<4, T>(), edge_kernels<4, T>(), pair_kernels<4>(),
-                             row_kernels<4, T>(), "x86-64-v4"});
+                             row_kernels<4, T>(), wave_kernels<4>(), "x86-64-v4"});
         if (best == "x86-64-v4" || best == "x86-64-v3")
             found.push_back({dense_kernels<3, T>(), edge_kernels<3, T>(), pair_kernels<3>(),
-                             row_kernels<3, T>(), "x86-64-v3"});
+                             row_kernels<3, T>(), wave_kernels<3>(), "x86-64-v3"});
         found.push_back({dense_kernels<2, T>(), edge_kernels<2, T>(), pair_kernels<2>(),
-                         row_kernels<2, T>(), "x86-64"});
+                         row_kernels<2, T>(), wave_kernels<2>(), "x86-64"});
 #else
         found.push_back({dense_kernels<2, T>(), edge_kernels<2, T>(), pair_kernels<2>(),
-                         row_kernels<2, T>(), "generic"});
+                         row_kernels<2, T>(), wave_kernels<2>(), "generic"});
 #endif
         return found;
     }();

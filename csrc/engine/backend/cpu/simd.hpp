@@ -10,6 +10,7 @@
 #include "engine/backend/cpu/edge_kernels.hpp"
 #include "engine/backend/cpu/pair_kernels.hpp"
 #include "engine/backend/cpu/row_kernels.hpp"
+#include "engine/backend/cpu/wave_kernels.hpp"
 
 namespace mdcg {
 
@@ -122,7 +123,7 @@ DenseKernels<T> dense_kernels();
 
 // All kernels of one instruction set.
 template <typename T>
-struct SimdTable : DenseKernels<T>, EdgeKernels<T>, PairKernels, RowKernels {
+struct SimdTable : DenseKernels<T>, EdgeKernels<T>, PairKernels, RowKernels, WaveKernels {
     const char* name;  // "x86-64-v3"
 };
 

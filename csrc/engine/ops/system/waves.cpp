@@ -1,0 +1,92 @@
+#include "engine/ops/system/waves.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/text.hpp"
+#include "engine/error.hpp"
+#include "engine/package/limits.hpp"
+
+namespace mdcg {
+
+namespace {
+
+constexpr double TWO_PI = 6.283185307179586477;
+// Waves on the sphere, as in cubes whose edge is a multiple of the spacing, belong to it.
+constexpr double TOLERANCE = 1e-9;
+
+double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
+
+}  // namespace
+
+Vector3 Waves::vector(double n1, double n2, double n3) const {
+    Vector3 k;
+    for (std::size_t d = 0; d < 3; ++d)
+        k[d] = TWO_PI * (n1 * inverse_[d][0] + n2 * inverse_[d][1] + n3 * inverse_[d][2]);
+    return k;
+}
+
+std::array<std::uint64_t, 3> Waves::phases(const double* position) const {
+    std::array<std::uint64_t, 3> found{};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const double s = position[0] * inverse_[0][i] + position[1] * inverse_[1][i] +
+                         position[2] * inverse_[2][i];
+        const double fraction = s - std::floor(s);  // may be rounded to 1
+        if (fraction < 1) found[i] = static_cast<std::uint64_t>(fraction * 0x1p64);
+    }
+    return found;
+}
+
+void Waves::update(const double* cell, const GaussianCharges& charges) {
+    if (!columns_.empty() && std::equal(cell_.begin(), cell_.end(), cell)) return;
+    columns_.clear();
+    weights_.clear();
+    std::copy(cell, cell + 9, cell_.begin());
+    Matrix3 rows{};
+    for (std::size_t i = 0; i < 9; ++i) rows[i / 3][i % 3] = cell[i];
+    inverse_ = invert(rows);
+    const double volume =
+        std::abs(rows[0][0] * (rows[1][1] * rows[2][2] - rows[1][2] * rows[2][1]) -
+                 rows[0][1] * (rows[1][0] * rows[2][2] - rows[1][2] * rows[2][0]) +
+                 rows[0][2] * (rows[1][0] * rows[2][1] - rows[1][1] * rows[2][0]));
+    const double longest = TWO_PI / charges.spacing;
+    const double limit = longest * longest * (1 + TOLERANCE);
+    double count = 1;
+    for (std::size_t i = 0; i < 3; ++i) {
+        const double bound = std::sqrt(dot(rows[i], rows[i])) / charges.spacing * (1 + TOLERANCE);
+        count *= (i > 0 ? 2 : 1) * bound + 1;
+        bounds_[i] = static_cast<int>(std::min(bound, limits::MAX_WAVES));
+    }
+    if (!(count < limits::MAX_WAVES))
+        throw EngineError(ErrorKind::unsupported,
+                          "the long-range sum goes over up to " + number_text(count, 3) +
+                              " waves of the cell, which are longer than " +
+                              number_text(charges.spacing) + " Å, expected at most " +
+                              number_text(limits::MAX_WAVES, 3) + ": use a smaller cell");
+    // 0: not one of the waves, or the wave -k is counted
+    const auto weight = [&](int n1, int n2, int n3) {
+        if (n1 == 0 && (n2 < 0 || (n2 == 0 && n3 <= 0))) return 0.0;
+        const Vector3 k = vector(n1, n2, n3);
+        const double square = dot(k, k);
+        if (square > limit) return 0.0;
+        return 2 * charges.factor / volume *
+               std::exp(-0.5 * charges.sigma * charges.sigma * square) / square;
+    };
+    for (int n1 = 0; n1 <= bounds_[0]; ++n1)
+        for (int n2 = n1 == 0 ? 0 : -bounds_[1]; n2 <= bounds_[1]; ++n2) {
+            WaveColumn column{n1, n2, 0, 0, num_pairs()};
+            for (int m = 0; m <= bounds_[2]; ++m) {
+                const double up = weight(n1, n2, m), down = m > 0 ? weight(n1, n2, -m) : 0.0;
+                if (up == 0 && down == 0) {
+                    if (column.count > 0) break;
+                    continue;
+                }
+                if (column.count++ == 0) column.from = m;
+                weights_.insert(weights_.end(), {up, down});
+            }
+            if (column.count > 0) columns_.push_back(column);
+        }
+}
+
+}  // namespace mdcg

@@ -1,0 +1,46 @@
+// The plane waves of a periodic cell, and their weights in the energy of Gaussian charges.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/backend/cpu/wave_kernels.hpp"
+#include "engine/neighbors/geometry_check.hpp"
+
+namespace mdcg {
+
+// Charges with the density of a Gaussian interact through the waves of the cell not shorter than a
+// spacing. This sphere of waves is part of a model.
+struct GaussianCharges {
+    double sigma;    // width, Å
+    double spacing;  // shortest wave length, Å
+    double factor;   // 1 / (2 epsilon_0), eV Å / e^2
+};
+
+// E = sum_k w |sum_j q_j exp(i k r_j)|^2 over half of the waves: of k and -k, one.
+class Waves {
+public:
+    // Finds the waves of a cell [3][3], rows are vectors. Throws EngineError if there are too many.
+    void update(const double* cell, const GaussianCharges& charges);
+
+    std::int64_t num_pairs() const { return static_cast<std::int64_t>(weights_.size()) / 2; }
+    const std::vector<WaveColumn>& columns() const { return columns_; }
+    // [pair][2] of n3 = m and -m; 0: not a wave of this half
+    const std::vector<double>& weights() const { return weights_; }
+    int bound(std::size_t direction) const { return bounds_[direction]; }  // largest |n|
+    // The fractions of the cell of a position, as fractions of 2^64. They lose no digits in
+    // products with integers.
+    std::array<std::uint64_t, 3> phases(const double* position) const;
+    // The wave vector, 1/Å.
+    Vector3 vector(double n1, double n2, double n3) const;
+
+private:
+    std::array<double, 9> cell_{};
+    Matrix3 inverse_{};
+    std::array<int, 3> bounds_{};
+    std::vector<WaveColumn> columns_;
+    std::vector<double> weights_;
+};
+
+}  // namespace mdcg

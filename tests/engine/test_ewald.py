@@ -1,0 +1,258 @@
+"""The long-range sum of charges against direct sums in torch, in cells and open systems."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from mdcg import _core
+from mdcg.package.linear_map import LinearMap
+from mdcg.problem import Irreps
+
+from ..covering import covering
+from .capi import Exchange, Rank
+from .cells import CELLS
+from .programs import R_MAX, Program, open_model
+from .reference import evaluate, ewald
+from .test_ghosts import evaluate_together, parts
+
+Array = NDArray[Any]
+BOXES = {
+    **{name: CELLS[name] for name in ("cubic", "triclinic", "left-handed", "very skewed")},
+    "small": np.array([[2.3, 0.0, 0.0], [0.4, 2.4, 0.0], [0.0, 0.3, 2.5]]),
+    "edges of ten spacings": np.diag([10.0, 10.0, 10.0]),
+    "open": None,
+}
+# sigma, spacing, factor
+NUMBERS = {"usual": (1.0, 2.0, 90.4756), "fine": (0.6, 1.2, 90.0474), "coarse": (1.7, 3.1, 50.0)}
+
+
+def package(dtype: str = "float64", numbers: str = "usual", own: str = "removed") -> Any:
+    """Return a package whose charges depend on the neighbours."""
+    p = Program(3, dtype)
+    x = p.features(7)
+    weights = {(0, 0): p.random(7, 1) / 3}
+    charges = p.linear(x, LinearMap(x.irreps, Irreps.parse("1x0e"), weights), "charges")
+    p.charges(charges)
+    p.readout(x)
+    p.ewald(charges, *NUMBERS[numbers], own == "removed", "long_range")
+    return p.package()
+
+
+def system(box: Array | None, nodes: int = 13, seed: int = 0) -> dict[str, Any]:
+    """Return a system for the engine. Atoms may be outside the cell."""
+    rng = np.random.default_rng(seed)
+    cell = np.eye(3) * 7.0 if box is None else box
+    count = min(nodes, max(1, int(abs(np.linalg.det(cell)) / 12)))
+    points: list[Array] = []
+    while len(points) < count:
+        new = rng.uniform(-1.0, 2.0, 3)
+        steps = np.array([(new - old + 0.5) % 1.0 - 0.5 for old in points]).reshape(-1, 3)
+        if (np.linalg.norm(steps @ cell, axis=1) > 1.1).all():
+            points.append(new)
+    found = {
+        "positions": np.array(points) @ cell,
+        "types": rng.integers(3, size=count).astype(np.int32),
+    }
+    return found if box is None else {**found, "cell": box, "periodic": (True, True, True)}
+
+
+def reference(of: Any, s: dict[str, Any]) -> Any:
+    near = _core.NeighborList(R_MAX, 0.0)
+    near.update(s["positions"], s.get("cell", np.zeros((3, 3))), s.get("periodic", [False] * 3))
+    edges = near.sender, near.receiver, near.shifts
+    return evaluate(of, s["positions"], s["types"], *edges, cell=s.get("cell"))
+
+
+def close(got: Array, want: Array, limit: float, name: str) -> None:
+    scale = max(1e-3, float(np.abs(want).max()))
+    error = float(np.abs(got - want).max()) / scale
+    assert error < limit, f"{name}: relative error {error:.1e}"
+
+
+@covering(
+    box=list(BOXES), numbers=list(NUMBERS), own=["kept", "removed"], dtype=["float64", "float32"]
+)
+def test_results(tmp_path: Path, box: str, numbers: str, own: str, dtype: str) -> None:
+    of = package(dtype, numbers, own)
+    model = open_model(of, tmp_path / "p.mdcg")
+    s = system(BOXES[box])
+    want = reference(of, s)
+    limit = {"float64": 1e-10, "float32": 3e-5}[dtype]
+    got = model.evaluate(**s, virial=True, descriptors=True)
+    close(got["energies"], want.energies.numpy(), limit, "energies")
+    close(got["forces"], want.forces.numpy(), limit, "forces")
+    close(got["virial"], want.virial.numpy(), limit, "virial")
+    close(got["descriptors"][:, -1:], want.values["charges"].numpy(), limit, "charges")
+    assert np.array_equal(model.evaluate(**s, forces=False)["energies"], got["energies"])
+
+
+def test_one_number_of_threads_is_as_good_as_another(tmp_path: Path) -> None:
+    open_model(package(), tmp_path / "p.mdcg")
+    s = system(np.diag([21.0, 12.0, 11.0]), nodes=210)
+    found = []
+    for threads in (1, 3):
+        model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic", threads=threads)
+        found.append(model.evaluate(**s, virial=True))
+    for name, value in found[0].items():
+        assert np.array_equal(value, found[1][name]), name
+
+
+@pytest.mark.parametrize("box", ["triclinic", "left-handed", "edges of ten spacings"])
+def test_images_and_cells_that_change(tmp_path: Path, box: str) -> None:
+    """Far away, wrapped or in another cell of the lattice, a crystal is the same."""
+    model = open_model(package(), tmp_path / "p.mdcg")
+    s = system(BOXES[box])
+    want = model.evaluate(**s, virial=True)
+    model.evaluate(**{**s, "cell": 1.01 * s["cell"]})
+    cells = np.random.default_rng(1).integers(-2, 3, (len(s["types"]), 3))
+    others = [
+        {**s, "positions": s["positions"] + 1000.0},
+        {**s, "positions": s["positions"] + cells @ s["cell"]},
+        {**s, "cell": s["cell"][[1, 0, 2]]},
+    ]
+    for other in others:
+        got = model.evaluate(**other, virial=True)
+        for name, value in want.items():
+            close(np.asarray(got[name]), np.asarray(value), 1e-10, name)
+
+
+def test_differences_of_energies(tmp_path: Path) -> None:
+    model = open_model(package(), tmp_path / "p.mdcg")
+    s = system(1.03 * CELLS["triclinic"])
+    got = model.evaluate(**s, virial=True)
+
+    def energy(positions: Array, cell: Array) -> float:
+        found = model.evaluate(**{**s, "positions": positions, "cell": cell}, forces=False)
+        return float(found["energy"])
+
+    def slope(change: Callable[[float], tuple[Array, Array]]) -> float:
+        step = 1e-5  # so small that no wave enters or leaves the sphere
+        e = {n: energy(*change(n * step)) for n in (-2, -1, 1, 2)}
+        return (8 * (e[1] - e[-1]) - (e[2] - e[-2])) / (12 * step)
+
+    r, cell = s["positions"], s["cell"]
+    rng = np.random.default_rng(2)
+    for direction in rng.normal(size=(2, *r.shape)):
+        found = slope(lambda t, along=direction: (r + t * along, cell))
+        assert found == pytest.approx(-(got["forces"] * direction).sum(), abs=1e-7)
+    for half in rng.normal(size=(3, 3, 3)):
+        strain = half + half.T
+        found = slope(lambda t, by=strain: (r @ (np.eye(3) + t * by), cell @ (np.eye(3) + t * by)))
+        assert found == pytest.approx(-(got["virial"] * strain).sum(), abs=1e-7)
+
+
+def test_lists_of_neighbours(tmp_path: Path) -> None:
+    """A list that is given brings its cell; edges with shifts alone do not."""
+    model = open_model(package(), tmp_path / "p.mdcg")
+    for box in ("triclinic", "open"):
+        s = system(BOXES[box])
+        near = _core.NeighborList(R_MAX, 0.5)
+        near.update(s["positions"], s.get("cell", np.zeros((3, 3))), s.get("periodic", [False] * 3))
+        got = model.evaluate(s["positions"], s["types"], edges=near)
+        want = model.evaluate(**s)
+        close(got["forces"], want["forces"], 1e-12, "forces")
+    edges = (near.sender, near.receiver, near.shifts)
+    with pytest.raises(_core.EngineError, match=r"with shifts are given without a cell, expected"):
+        model.evaluate(s["positions"], s["types"], edges=edges)
+
+
+@pytest.mark.parametrize("cuts", [(0.5,), (0.0,), (0.3, 0.7), (0.4, 0.4)])
+def test_ranks(tmp_path: Path, cuts: tuple[float, ...]) -> None:
+    """Ranks, one of them without atoms, have the results of one; they do so again."""
+    path = tmp_path / "p.mdcg"
+    s = system(CELLS["triclinic"], nodes=24)
+    want = open_model(package(), path).evaluate(**s, virial=True)
+    near = _core.NeighborList(R_MAX, 0.0)
+    near.update(s["positions"], s["cell"], s["periodic"])
+    table, image = np.unique(near.shifts, axis=0, return_inverse=True)
+    g = {**s, "sender": near.sender, "receiver": near.receiver, "image": image.reshape(-1)}
+    g["image_shifts"] = table
+    ranks = [Rank(str(path), *part) for part in parts(g, *cuts)]
+    exchange = Exchange(len(ranks), len(g["positions"]))
+    names = ("energy", "energies", "forces", "virial")
+    found = [evaluate_together(ranks, g, exchange, wanted=names) for _ in range(2)]
+    assert exchange.calls == ["sum"] * 2  # features are not exchanged in this network
+    for name in names:
+        assert np.array_equal(found[0][name], found[1][name]), name
+        close(found[0][name], np.asarray(want[name]), 1e-10, name)
+    for rank in ranks:
+        rank.close()
+
+
+class OtherRank:
+    """A communicator with a rank of five atoms."""
+
+    def sum(self, values: int, count: int) -> int:
+        assert count == 1
+        ctypes.cast(values, ctypes.POINTER(ctypes.c_int64))[0] += 5
+        return 0
+
+
+def test_open_systems_of_several_ranks(tmp_path: Path) -> None:
+    open_model(package(), tmp_path / "p.mdcg")
+    s = system(None)
+    none = np.zeros(0, np.int32)
+    rank = Rank(str(tmp_path / "p.mdcg"), np.arange(len(s["types"])), none)
+    g = {**s, "sender": none, "receiver": none}
+    with pytest.raises(RuntimeError, match=r"ewald. sums over all pairs of an open system, which"):
+        rank.evaluate(g, OtherRank(), ("forces",))
+    rank.close()
+
+
+def test_batches(tmp_path: Path) -> None:
+    model = open_model(package(), tmp_path / "p.mdcg")
+    systems = [system(BOXES[box], seed=i) for i, box in enumerate(("triclinic", "cubic", "small"))]
+    got = model.evaluate_batch(
+        first_node=np.cumsum([0, *(len(s["types"]) for s in systems)]),
+        positions=np.concatenate([s["positions"] for s in systems]),
+        types=np.concatenate([s["types"] for s in systems]),
+        cells=np.stack([s["cell"] for s in systems]),
+        periodic=np.ones((3, 3), bool),
+        virial=True,
+    )
+    want = [model.evaluate(**s, virial=True) for s in systems]
+    assert np.array_equal(got["forces"], np.concatenate([each["forces"] for each in want]))
+    assert np.array_equal(got["energy"], [each["energy"] for each in want])
+    assert np.array_equal(got["virial"], [each["virial"] for each in want])
+
+
+def test_refusals(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    model = open_model(package(), path)
+    s = system(CELLS["triclinic"])
+
+    def refuse(message: str, **changes: Any) -> None:
+        with pytest.raises(_core.EngineError, match=message) as error:
+            model.evaluate(**{**s, **changes})
+        assert "\n" not in str(error.value)
+
+    refuse("periodic along 2 directions, expected 0 or 3: ", periodic=(True, True, False))
+    refuse("no virials of single atoms: ask for the virial of the system", virials=True)
+    refuse("does not support energy_weights", energy_weights=np.ones(len(s["types"])))
+    refuse(r"up to 5\.\d+e\+09 waves .* expected at most 2\.68e\+08", cell=np.eye(3) * 2200.0)
+    with pytest.raises(_core.EngineError, match=r"memory is '90 %'.*not divided into domains"):
+        _core.Model(str(path), kernels="generic", memory="90 %")
+    for name, value in (("sigma", 0.0), ("spacing", -2.5), ("own_part", "some")):
+        damaged = package()
+        damaged.layers[-1][name] = value
+        with pytest.raises(_core.EngineError, match=f"ewald.: field {name} is .*{value}"):
+            open_model(damaged, path)
+
+
+def test_reference_of_two_charges() -> None:
+    """The reference itself: in large cells the sum tends to that of an open system."""
+    q = torch.tensor([0.7, -0.7], dtype=torch.float64)
+    r = torch.tensor([[0.0, 0.0, 0.0], [1.3, 0.4, -0.2]], dtype=torch.float64)
+    numbers = (1.0, 1.0, 90.4756)
+    far = float(ewald(q, r, None, *numbers, True).sum())
+    for length, limit in ((20.0, 1e-2), (40.0, 1.5e-3)):
+        box = length * torch.eye(3, dtype=torch.float64)
+        assert float(ewald(q, r, box, *numbers, True).sum()) == pytest.approx(far, rel=limit)
