@@ -79,12 +79,18 @@ _EXTRAS = {
 }
 
 
+# Where modules come from that are on no package index.
+_REPOSITORIES = {"les": "ChengUCB/les", "nequip_les": "ChengUCB/NequIP-LES"}
+
+
 def installation(module: str | None) -> str:
     """Return the command that installs the package with a module.
 
     It names packages instead of an extra of mdcg, because pip may not find mdcg.
     """
     top = (module or "").split(".")[0]
+    if top in _REPOSITORIES:
+        return f"pip install git+https://github.com/{_REPOSITORIES[top]}"
     extra = re.compile(rf"extra == ['\"]{_EXTRAS.get(top)}['\"]")
     try:
         lines = requires("mdcg") or ()

@@ -131,7 +131,8 @@ class MDCGCalculator(Calculator):
         energies of the isolated atoms; ``forces`` in eV/Å; ``stress``, Voigt order, in eV/Å^3, the
         strain derivative divided by the volume of the cell, for systems that are periodic in at
         least one direction and whose cell has three vectors. Packages also have ``stresses``, the
-        contribution of each atom to the stress. A committee gives means, and adds to `results` for
+        contribution of each atom to the stress, but not with a long-range sum, whose latent
+        ``charges`` (e) they have instead. A committee gives means, and adds to `results` for
         each property ``..._std``, the standard deviation over the packages, and
         ``..._committee``, the single values.
 
@@ -229,8 +230,11 @@ class MDCGCalculator(Calculator):
         self._backend: PackageBackend | TorchBackend
         if paths is not None:
             self._backend = PackageBackend(paths, options)
-            energies = [*PROPERTIES, "stresses"] if self._backend.has_energies else []
-            self.implemented_properties = energies + ["dipole"] * self._backend.has_dipoles
+            backend = self._backend
+            energies = [*PROPERTIES] if backend.has_energies else []
+            energies += ["stresses"] * (backend.has_energies and not backend.is_long_range)
+            others = ["dipole"] * backend.has_dipoles + ["charges"] * backend.has_charges
+            self.implemented_properties = energies + others
         else:
             if kernels != "auto" or (threads, precision, memory) != (None,) * 3 or added:
                 raise ValueError(

@@ -117,6 +117,7 @@ class Evaluation:
         found = {name: np.zeros(s) if name in wanted else None for name, s in shapes.items()}
         dipoles = {"dipole": np.zeros(3), "dipoles": np.zeros((0, 3))}
         extra = dipoles if "dipole" in wanted else {}
+        extra |= {"charges": np.zeros(0)} if "charges" in wanted else {}
         return cls(energy=0.0, energies=np.zeros(0), **found, extra=extra)
 
     def __add__(self, other: Evaluation) -> Evaluation:
@@ -187,15 +188,19 @@ def errors_of_images(
         raise
 
 
-def result_of(found: Mapping[str, Any], atoms: Atoms) -> Evaluation:
-    """Return the engine's results for a structure."""
+def result_of(found: Mapping[str, Any], atoms: Atoms, charges: bool) -> Evaluation:
+    """Return the engine's results for a structure; `charges`: the last descriptor is a charge."""
+    extra: dict[str, Any] = {}
+    if "descriptors" in found:
+        last = found["descriptors"][:, -1].copy()
+        extra = {"charges": last} if charges else dipoles_of(found["descriptors"], atoms)
     return Evaluation(
         energy=float(found["energy"]) if "energy" in found else None,
         energies=found.get("energies"),
         forces=found.get("forces"),
         stress=stress_of(found.get("virial"), atoms),
         stresses=stress_of(found.get("virials"), atoms),
-        extra=dipoles_of(found["descriptors"], atoms) if "descriptors" in found else {},
+        extra=extra,
     )
 
 
@@ -260,7 +265,7 @@ def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> set[str]:
 
     Raises ``PropertyNotImplementedError`` if a structure has no stress.
     """
-    found = {"forces", "stress", "stresses", "dipole"}.intersection(properties)
+    found = {"forces", "stress", "stresses", "dipole", "charges"}.intersection(properties)
     for atoms in images if found & {"stress", "stresses"} else ():
         require_stress(atoms)
     return found

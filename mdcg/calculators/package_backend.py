@@ -101,7 +101,8 @@ class _Member:
         self.kernel_log = KernelLog(self.model, self.path, engine["device"])
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
-        self.has_dipoles = "dipoles" in self.manifest
+        self.has_dipoles, self.has_charges = (n in self.manifest for n in ("dipoles", "charges"))
+        self.is_long_range = any(layer["type"] == "ewald" for layer in self.manifest["layers"])
 
     def evaluate(
         self, positions: FloatArray, types: npt.NDArray[np.integer[Any]], **options: Any
@@ -120,8 +121,9 @@ class _Member:
 
 def _flags(wanted: set[str]) -> dict[str, bool]:
     """Return the wanted results as flags of the engine."""
-    names = {"forces": "forces", "virial": "stress", "virials": "stresses", "descriptors": "dipole"}
-    return {name: of in wanted for name, of in names.items()}
+    names = {"forces": "forces", "virial": "stress", "virials": "stresses"}
+    flags = {name: of in wanted for name, of in names.items()}
+    return {**flags, "descriptors": bool(wanted & {"dipole", "charges"})}
 
 
 def _cell_of(atoms: Atoms) -> dict[str, Any]:
@@ -220,6 +222,8 @@ class PackageBackend:
         self.model_class = first.model.model_class
         self.r_max = max(member.model.r_max for member in self._members)
         self.has_dipoles = all(member.has_dipoles for member in self._members)
+        self.has_charges = all(member.has_charges for member in self._members)
+        self.is_long_range = any(member.is_long_range for member in self._members)
         self.has_energies = all(member.model.has_energy for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
         # only an engine that finds neighbours itself can divide a structure
@@ -299,14 +303,14 @@ class PackageBackend:
         with self._exclusive():
             self._update(atoms)
             found = [
-                result_of(self._run(number, atoms, **_flags(wanted)), atoms)
+                result_of(self._run(number, atoms, **_flags(wanted)), atoms, self.has_charges)
                 for number in range(len(self._members))
             ]
             if self._dispersion:
                 types = self._dispersion.types[atoms.numbers]
-                options = _cell_of(atoms) | _flags(wanted - {"dipole"})
+                options = _cell_of(atoms) | _flags(wanted - {"dipole", "charges"})
                 added = self._dispersion.evaluate(atoms.positions, types, **options)
-                found = [each + result_of(added, atoms) for each in found]
+                found = [each + result_of(added, atoms, False) for each in found]
         return found[0] if len(found) == 1 else mean_of(found)
 
     def evaluate_batch(self, images: Sequence[Atoms], wanted: set[str]) -> list[Evaluation]:
@@ -327,7 +331,10 @@ class PackageBackend:
                 for member in self._members
             ]
             if self._dispersion:
-                types, flags = self._dispersion.types[numbers], _flags(wanted - {"dipole"})
+                types, flags = (
+                    self._dispersion.types[numbers],
+                    _flags(wanted - {"dipole", "charges"}),
+                )
                 distant = self._dispersion.evaluate_batch(types=types, **place, **flags)
         if self._dispersion:
             found = [{name: near[name] + distant.get(name, 0.0) for name in near} for near in found]
@@ -339,7 +346,7 @@ class PackageBackend:
                 name: values[number if name in ("energy", "virial") else rows]
                 for name, values in result.items()
             }
-            return result_of(part, images[number])
+            return result_of(part, images[number], self.has_charges)
 
         results = [[single(result, n) for result in found] for n in range(len(images))]
         return [each[0] if len(each) == 1 else mean_of(each) for each in results]
@@ -348,7 +355,8 @@ class PackageBackend:
         """Return features of every atom; for a committee, from the first package."""
         self._check_inputs(atoms)
         first = self._members[0]
-        columns = first.model.descriptor_width - 3 * first.has_dipoles  # dipoles are the last
+        # dipoles or charges are the last
+        columns = first.model.descriptor_width - 3 * first.has_dipoles - first.has_charges
         if len(atoms) == 0:
             return np.zeros((0, columns))
         with self._exclusive():

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 #: Names of types in the index of a file.
 _TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
 _LABELS = ("layer", "type", "in", "out", "kernel")
+_LONG_RANGE = (
+    ("sigma", "sigma", "Å"),
+    ("dl", "spacing", "Å"),
+    ("norm factor", "factor", "eV Å/e²"),
+)
 _AGAIN = "copy the file again, or convert the checkpoint again"
 
 
@@ -57,8 +62,9 @@ def _describe(
         lines.append("made for " + ", ".join(f"{name}={value}" for name, value in fixed))
     lines.append(training_functional(head))
     gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
-    gives += ["dipoles"] * ("dipoles" in manifest)
+    gives += [name for name in ("dipoles", "charges") if name in manifest]
     lines.append(f"gives {' and '.join(gives)} of atoms")
+    lines += [_long_range(layer) for layer in manifest["layers"] if layer["type"] == "ewald"]
     lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
@@ -94,6 +100,11 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             kernel = f"{kernel}, {text}" if kernel else text
         rows.append((str(layer.get("name", "")), str(layer.get("type")), into, out, kernel))
     return rows
+
+
+def _long_range(layer: dict[str, Any]) -> str:
+    numbers = [f"{name} {layer[key]:g} {unit}" for name, key, unit in _LONG_RANGE]
+    return f"long range: charges with {', '.join(numbers)}, own part {layer['own_part']}"
 
 
 def _dispersion(found: Any) -> str:

@@ -275,6 +275,16 @@ class Package:
         return "dipoles" in self.manifest
 
     @property
+    def has_charges(self) -> bool:
+        """Whether the last descriptor of an atom is its charge."""
+        return "charges" in self.manifest
+
+    @property
+    def is_long_range(self) -> bool:
+        """Whether a part of the energy is a sum over all atoms."""
+        return any(layer["type"] == "ewald" for layer in self.layers)
+
+    @property
     def layers(self) -> list[dict[str, Any]]:
         """Layers in the order of evaluation."""
         return list(self.manifest["layers"])

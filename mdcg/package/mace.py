@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..problem.irreps import Irreps
 from .builder import Builder, Features
 from .e3nn_modules import activation, array, gate_blocks, linear_map, real
 from .fields import embedded_fields, refuse_unknown
+from .les import add_long_range, refuse_parts
 from .linear_map import LinearMap
 from .mace_blocks import MaceContext, add_interaction, add_product, pair_repulsion, radial_embedding
 
@@ -107,9 +108,8 @@ def _gated(
 
 
 #: Classes whose forward pass is converted here. Other classes add or leave out terms.
-_MODELS = ("MACE", "ScaleShiftMACE", "EnergyDipolesMACE", "AtomicDipolesMACE")
+_MODELS = ("MACE", "ScaleShiftMACE", "MACELES", "EnergyDipolesMACE", "AtomicDipolesMACE")
 _REASONS = {
-    "MACELES": "it adds a long-range electrostatic energy",
     "PolarMACE": "it solves for charges in a field",
     "AtomicDielectricMACE": "it predicts dipoles and polarizabilities, no energies",
 }
@@ -147,6 +147,7 @@ def build_mace(
     numbers = array(model.atomic_numbers)[columns].astype(int)
     n_heads = len(getattr(model, "heads", None) or ["Default"])
     dipoles: list[Features] = []  # one of each readout
+    charges: list[Features] = []
     has_dipoles = type(model).__name__.endswith("DipolesMACE")
     has_energy = hasattr(model, "atomic_energies_fn")
     embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
@@ -172,13 +173,18 @@ def build_mace(
         message, skip = add_interaction(context, number, block, feats)
         feats = add_product(context, number, product, message, skip)
         builder.describe(feats, f"node_feats_{number}")
-        for at, readout in _readouts_of(model, number, len(layers)):
+        for at, readout in _readouts_of(model.readouts, number, len(layers)):
             site = add_readout(context, at, readout, feats)
             if has_dipoles:
                 dipoles.append(vectors_of(context, at, site))
             if has_energy:
                 builder.energy(site, np.full(1, scale), constant, f"energy_{at}")
                 constant = np.zeros(1)
+        for at, readout in _readouts_of(getattr(model, "les_readouts", ()), number, len(layers)):
+            charges.append(add_readout(context, f"les_{at}", readout, feats))
+    if charges:
+        _refuse_multipoles(model)
+        add_long_range(builder, builder.sum(charges, "charges"), model.les, "les")
     if dipoles:
         builder.dipoles(builder.sum(dipoles, "dipoles"))
     if hasattr(model, "pair_repulsion_fn"):
@@ -187,11 +193,21 @@ def build_mace(
         builder.pair_energy("zbl", fields, "pair_repulsion")
 
 
-def _readouts_of(model: Any, number: int, count: int) -> list[tuple[int, Any]]:
+def _readouts_of(readouts: Sequence[Any], number: int, count: int) -> list[tuple[int, Any]]:
     """Return (index, module) of each readout that reads the features of a layer."""
-    if len(model.readouts) == 1:  # a single readout reads the last layer
-        return [(0, model.readouts[0])] if number == count - 1 else []
-    return [(number, model.readouts[number])] if number < len(model.readouts) else []
+    if len(readouts) == 1:  # a single readout reads the last layer
+        return [(0, readouts[0])] if number == count - 1 else []
+    return [(number, readouts[number])] if number < len(readouts) else []
+
+
+def _refuse_multipoles(model: Any) -> None:
+    refuse_parts(model, {"compute_bec": "Born effective charges"}, "the model")
+    for name, _ in model.named_children():
+        if name.startswith("les_") and name != "les_readouts":
+            raise UnsupportedProblemError(
+                f"the model has {name}, such as readouts of multipoles or of induced charges, and "
+                "packages have long-range sums of charges alone"
+            )
 
 
 def _energies(

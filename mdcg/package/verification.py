@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,14 @@ _OWN_FORCES = (
     'torch gives the Chebyshev polynomials of radial_type="chebyshev" a derivative of zero; the '
     "package's are, and were compared with that gradient"
 )
+_OWN_STRESS = (
+    "MACE's own stress was left out: the strain does not reach the waves of its long-range sum; "
+    "the package's is the derivative of the energy, and was compared with differences of MACE's "
+    "energies"
+)
+# Relative change of the cell in these differences. It is so small that waves at the edge of the
+# sphere, which the sum ends at, hardly ever cross it.
+_STRAIN = 2e-6
 
 
 def verify_package(
@@ -40,13 +49,13 @@ def verify_package(
 
     A float64 package is compared with the original in float64. A float32 package is compared with
     it too: its error may be twice the largest error, over the structures, of the original evaluated
-    in float32. If the original's forces are not the gradient of its energy, that gradient is
-    compared instead, and the report's note says so. `atol_forces` in eV/Å replaces the limit on
+    in float32. If the original's forces or stress are not derivatives of its energy, derivatives
+    are compared instead, and the report's note says so. `atol_forces` in eV/Å replaces the limit on
     forces; a `reference` of :func:`package_reference` replaces the evaluation of the original. The
     engine runs on `device`, the original on its own device.
     """
     from ..patch import model_info
-    from ..patch.models import lacks_radial_derivative
+    from ..patch.models import lacks_radial_derivative, lacks_strain_derivative
     from ..patch.verify import compare
 
     package = Package.open(path)
@@ -57,7 +66,11 @@ def verify_package(
     types = {kind: number for number, kind in enumerate(_kinds(package, model_info(original)))}
     found = [_evaluate(engine, types, package, known.system) for known in reference.structures]
     report = compare(reference, found, atol_forces=atol_forces)
-    note = _OWN_FORCES if lacks_radial_derivative(original) else ""
+    notes = {
+        _OWN_FORCES: lacks_radial_derivative(original),
+        _OWN_STRESS: lacks_strain_derivative(original),
+    }
+    note = " ".join(text for text, holds in notes.items() if holds)
     return replace(report, device=device, note=note)
 
 
@@ -72,9 +85,14 @@ def package_reference(
     import torch
 
     from ..patch import model_info
-    from ..patch.models import copy_in_dtype, lacks_radial_derivative, with_radial_derivative
+    from ..patch.models import (
+        copy_in_dtype,
+        lacks_radial_derivative,
+        lacks_strain_derivative,
+        with_radial_derivative,
+    )
     from ..patch.systems import verification_systems
-    from ..patch.verify import evaluate_reference
+    from ..patch.verify import evaluate_outputs, evaluate_reference
 
     info = model_info(original)
     if lacks_radial_derivative(original):
@@ -88,13 +106,45 @@ def package_reference(
     if systems is None:
         kinds = _kinds(package, info)
         systems = verification_systems(kinds, package.r_max, symbols=package.type_names)
-    return evaluate_reference(
-        model,
-        head=head,
-        systems=systems,
-        exact=exact,
-        fields=dict(package.manifest["options"].get("graph_fields", ())),
+        if package.is_long_range:  # the sum is that of a crystal, or of a cluster
+            systems = [each for each in systems if len({*each.pbc}) == 1]
+    fields = dict(package.manifest["options"].get("graph_fields", ()))
+    reference = evaluate_reference(model, head=head, systems=systems, exact=exact, fields=fields)
+    if not lacks_strain_derivative(original):
+        return reference
+
+    exact_info = model_info(exact)
+
+    def energy(system: Structure) -> float:
+        return float(evaluate_outputs(exact, exact_info, system, head, fields)[1]["energy"])
+
+    return replace(
+        reference,
+        structures=tuple(
+            known.with_stress(_stress_of_differences(energy, known.system))
+            if "stress" in known.truth
+            else known
+            for known in reference.structures
+        ),
     )
+
+
+def _stress_of_differences(energy: Callable[[Structure], float], system: Structure) -> Any:
+    """Return the derivative of an energy by a strain, divided by the volume, shape (3, 3)."""
+    found = np.zeros((3, 3))
+    for a, b in combinations_with_replacement(range(3), 2):
+        strain = np.zeros((3, 3))
+        strain[a, b] += 0.5
+        strain[b, a] += 0.5
+
+        def at(amount: float, by: Any = strain) -> float:
+            change = np.eye(3) + amount * by
+            moved = {"positions": system.positions @ change, "cell": system.cell @ change}
+            return energy(replace(system, **moved))
+
+        near, far = (at(n * _STRAIN) - at(-n * _STRAIN) for n in (1, 2))
+        found[a, b] = found[b, a] = (8 * near - far) / (12 * _STRAIN)
+    return found / abs(np.linalg.det(system.cell))
 
 
 def _kinds(package: Package, info: ModelInfo) -> list[int]:
@@ -108,7 +158,7 @@ def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: St
 
     from ..patch.models import complete_cell
 
-    energies, dipoles = package.has_energies, package.has_dipoles
+    energies, dipoles, charges = package.has_energies, package.has_dipoles, package.has_charges
     cell = complete_cell(system.cell, system.pbc)
     numbers = np.array([types[int(kind)] for kind in system.atomic_numbers], np.int32)
     with engine_checks(
@@ -121,13 +171,15 @@ def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: St
             periodic=list(system.pbc),
             forces=energies,
             virial=energies,
-            descriptors=dipoles,
+            descriptors=dipoles or charges,
         )
     values: dict[str, Any] = {}
     if energies:
         values |= {"energy": np.array([found["energy"]]), "forces": found["forces"]}
     if dipoles:
         values["dipole"] = found["descriptors"][:, -3:].sum(axis=0)[None]
+    if charges:
+        values["charges"] = found["descriptors"][:, -1]
     if energies and system.periodic:
         values["stress"] = -found["virial"][None] / abs(np.linalg.det(cell))
     return {name: torch.from_numpy(np.array(value)) for name, value in values.items()}

@@ -43,6 +43,8 @@ def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module_name: str, global_name: str, /) -> Any:
+            if (module_name, global_name) == ("mace.modules.models", "MACELES"):
+                module_name = "mace.modules.extensions"  # files of the fork that MACELES is from
             found = super().find_class(module_name, global_name)
             if not (isinstance(found, type) and issubclass(found, CodeGenMixin)):
                 return found

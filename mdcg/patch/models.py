@@ -428,6 +428,14 @@ def lacks_radial_derivative(model: torch.nn.Module) -> bool:
     return type(basis).__name__ == "ChebychevBasis"
 
 
+def lacks_strain_derivative(model: torch.nn.Module) -> bool:
+    """Whether a model's stress is not the derivative of its energy.
+
+    mace strains edges only, and not the long-range sum.
+    """
+    return type(model).__name__ == "MACELES"
+
+
 def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
     """Return a copy with the same energies, whose forces are the gradient of the energy."""
     copied = copy_model(model)
@@ -496,4 +504,7 @@ def evaluate_structure(
     takes = inspect.signature(model.forward).parameters
     energy = hasattr(model, "atomic_energies_fn")  # dipole models cannot compute forces
     options = {"compute_force": energy, "compute_stress": energy and system.periodic}
-    return count, model(data, **{k: v for k, v in options.items() if k in takes})
+    found = model(data, **{k: v for k, v in options.items() if k in takes})
+    if "latent_charges" in found:
+        found["charges"] = found["latent_charges"]
+    return count, found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -191,6 +191,12 @@ class _Known:
     def atoms(self, name: str) -> int:
         """Return the number of atoms by which an output is divided."""
         return len(self.system.atomic_numbers) if QUANTITIES[name].per_atom else 1
+
+    def with_stress(self, stress: Any) -> _Known:
+        """Return the same with another stress in float64, shape (3, 3), and the same own error."""
+        truth = torch.as_tensor(stress)[None]
+        own = truth + self.own["stress"] - self.truth["stress"]
+        return replace(self, own={**self.own, "stress": own}, truth={**self.truth, "stress": truth})
 
     def own_error(self, name: str) -> float:
         """Return the difference of the original from itself in float64."""

@@ -89,7 +89,8 @@ def test_hints_name_packages_that_an_index_has() -> None:
     """Hints name packages on an index, and no extra of mdcg, which is not there."""
     assert installation("mace.modules") == "pip install 'mace-torch>=0.3.15' 'torch>=2.6'"
     assert installation("tad_mctc").startswith("pip install 'tad-dftd3")
-    assert installation("les.tomorrow") == "pip install les"
+    assert installation("les_of.tomorrow") == "pip install les_of"
+    assert installation("les.les") == "pip install git+https://github.com/ChengUCB/les"
     with pytest.MonkeyPatch.context() as patch:
 
         def refuse(name: str) -> None:

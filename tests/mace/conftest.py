@@ -126,7 +126,8 @@ def build_model(
     if model_class == "ScaleShiftMACE":
         settings |= {"atomic_inter_scale": 1.3, "atomic_inter_shift": 0.2}
     settings |= changes
-    kind = getattr(modules, model_class, None) or getattr(modules.models, model_class)
+    places = (modules, modules.models, modules.extensions)
+    kind = next(getattr(at, model_class) for at in places if hasattr(at, model_class))
     with torch.random.fork_rng(devices=[]), default_dtype(dtype):
         torch.manual_seed(seed)
         model: torch.nn.Module = kind(**settings)

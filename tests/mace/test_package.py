@@ -318,7 +318,6 @@ def test_type_alone_leaves_no_layers() -> None:
 @pytest.mark.parametrize(
     ("model_class", "reason"),
     [
-        ("MACELES", "is a MACELES: it adds"),
         ("PolarMACE", "is a PolarMACE: it solves for charges"),
     ],
 )
