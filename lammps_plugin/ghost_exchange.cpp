@@ -166,6 +166,14 @@ void GhostExchange::gather(const void *mine, void *all, int bytes) const
     MPI_Barrier(world_);
 }
 
+void GhostExchange::sum(std::int64_t *values, std::int64_t count) const
+{
+  constexpr std::int64_t MOST = 1 << 28;    // items of a message, whose number is an int
+  for (std::int64_t at = 0; at < count; at += MOST)
+    MPI_Allreduce(MPI_IN_PLACE, values + at, static_cast<int>(std::min(MOST, count - at)),
+                  MPI_INT64_T, MPI_SUM, world_);
+}
+
 double GhostExchange::bytes() const
 {
   return bytes_of(buffer_, sent, wanted_, asked_, peers);

@@ -53,6 +53,9 @@ class GhostExchange {
   // Gathers `bytes` bytes from every rank; with 0 it is a barrier.
   void gather(const void *mine, void *all, int bytes) const;
 
+  // Replaces values by their sums over all ranks.
+  void sum(std::int64_t *values, std::int64_t count) const;
+
   double bytes() const;
 
  private:

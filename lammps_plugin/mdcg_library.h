@@ -13,7 +13,7 @@ namespace mdcg_lammps {
 #define MDCG_FUNCTIONS(use)                                                                        \
   use(version) use(last_error) use(last_error_about) use(printable) use(find_device) use(open)     \
       use(open_same) use(set_notice) use(prepare) use(check_peers) use(close) use(describe)        \
-          use(evaluate) use(summary)
+          use(evaluate) use(descriptor_width) use(summary)
 
 // The functions of the library. It stays open until the process ends, because OpenMP threads may
 // outlive a pair style.

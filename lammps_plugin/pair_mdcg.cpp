@@ -550,8 +550,8 @@ double PairMDCG::memory_usage()
 {
   const Impl &it = *impl;
   double bytes = Pair::memory_usage();
-  bytes +=
-      bytes_of(it.sender, it.receiver, it.image, it.energies, it.virials, it.owner, it.forces_std);
+  bytes += bytes_of(it.sender, it.receiver, it.image, it.energies, it.virials, it.owner,
+                    it.forces_std, it.charges, it.descriptors);
   for (const Member &member : it.members) bytes += bytes_of(member.types, member.forces);
   bytes += it.nodes.bytes() + it.dispersion_nodes.bytes();
   return bytes;

@@ -76,6 +76,9 @@ mdcg_communicator PairMDCG::Exchange::communicator()
       ghosts.reverse_rows(static_cast<const char *>(rows), static_cast<char *>(sent), row_bytes);
     });
   };
+  out.sum = [](void *context, std::int64_t *values, std::int64_t count) {
+    return timed(context, [&](GhostExchange &ghosts, std::int64_t) { ghosts.sum(values, count); });
+  };
   return out;
 }
 
@@ -127,6 +130,10 @@ void PairMDCG::compute(int eflag, int vflag)
   const bool all = !it.first_only || eflag_global || it.deviations_asked;
   const std::size_t count = all ? it.members.size() : 1;
   Exchange exchange{it.nodes.ghosts, it.nodes.num_local, 0.0, nullptr};
+  if (it.charges_asked) {
+    it.charges.assign(std::max(atom->nlocal, 1), 0.0);
+    it.charges_step = update->ntimestep;
+  }
   pvector[1] = 0.0;
   for (std::size_t m = 0; m < count; m++)
     evaluate(it.members[m], it.nodes, system, exchange,
@@ -157,11 +164,11 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
     system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
   }
   system.num_inner = nodes.num_inner;
-  if (make_edges && comm->nprocs == 1) {
+  if (!make_edges || comm->nprocs == 1) {
     system.cell = nodes.box.data();
     system.periodic = nodes.periodic.data();
-    return system;
   }
+  if (make_edges && comm->nprocs == 1) return system;
   if (make_edges || nodes.cells.size() > 1) {
     system.num_images = static_cast<std::int64_t>(nodes.cells.size());
     system.image_shifts = nodes.image_shifts.data();
@@ -201,6 +208,13 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
     results.virials = it.virials.data();
   }
 
+  const bool charges = it.charges_asked && weight != 0.0 && member.info.has_charges;
+  const std::int64_t width = charges ? it.library->descriptor_width(member.model.get()) : 0;
+  if (charges) {
+    it.descriptors.resize(std::max<std::size_t>(nodes.num_local * width, 1));
+    results.descriptors = it.descriptors.data();
+  }
+
   mdcg_communicator communicator = exchange.communicator();
   if (it.device_to_device) exchange.add_peers(communicator, comm);
   const double start = platform::walltime();
@@ -224,6 +238,8 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
   pvector[1] += platform::walltime() - start;
   if (!member.announced && &member != it.dispersion.get()) announce(member);
   if (weight != 0.0) add_results(member, nodes, sum, weight);
+  for (std::int64_t n = 0; charges && n < nodes.num_local; n++)
+    it.charges[nodes.atom[n]] += weight * it.descriptors[n * width + width - 1];
 }
 
 void PairMDCG::add_results(const Member &member, const Nodes &nodes, const double *sum,
@@ -295,20 +311,34 @@ void PairMDCG::compute_deviations()
   pvector[4] = sums[1] / atoms;
 }
 
-// Fix pair sets this flag before a step whose deviations it will read.
+// Fix pair sets these flags before a step whose deviations or charges it will read.
 void *PairMDCG::extract(const char *name, int &dim)
 {
-  if (std::strcmp(name, "forces_std_flag") != 0) return nullptr;
   dim = 0;
-  return &impl->deviations_asked;
+  if (std::strcmp(name, "forces_std_flag") == 0) return &impl->deviations_asked;
+  if (std::strcmp(name, "charges_flag") == 0) return &impl->charges_asked;
+  return nullptr;
 }
 
 // Fix pair reads this after a step. Its constructor calls it too, before anything is computed.
 void *PairMDCG::extract_peratom(const char *name, int &columns)
 {
-  if (std::strcmp(name, "forces_std") != 0) return nullptr;
+  const bool charges = std::strcmp(name, "charges") == 0;
+  if (!charges && std::strcmp(name, "forces_std") != 0) return nullptr;
   columns = 0;
   if (update->whichflag == 0) return nullptr;
+  if (charges) {
+    for (const Member &member : impl->members)
+      if (!member.info.has_charges)
+        error->all(FLERR,
+                   "pair_style mdcg: fix pair reads charges, which {} does not have: name the "
+                   "package of a model with latent charges in pair_coeff",
+                   member.file);
+    if (impl->charges_step != update->ntimestep)
+      error->all(FLERR, "pair_style mdcg: fix pair reads charges of a step at which they were not "
+                        "asked for: write charges 1 in place of charges 0");
+    return impl->charges.data();
+  }
   if (impl->members.size() < 2)
     error->all(FLERR, "pair_style mdcg: fix pair reads forces_std, which a single package does not "
                       "have: name two packages or more in pair_coeff");

@@ -93,6 +93,9 @@ struct PairMDCG::Impl : Options {
   int deviations_asked = 0;          // set by fix pair before the step
   bigint deviations_step = -1;       // the step that forces_std belongs to
   std::vector<double> forces_std;    // [nlocal] units of the run
+  int charges_asked = 0;             // set by fix pair before the step
+  bigint charges_step = -1;          // the step that charges belong to
+  std::vector<double> charges, descriptors;    // [nlocal] e, [num_local][width]
 
   Nodes nodes;                                   // of the members' graph
   std::vector<std::int32_t> sender, receiver;    // [num_edges]

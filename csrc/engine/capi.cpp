@@ -431,6 +431,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
             model->evaluator.model().max_exchanged_width() * (about.double_precision ? 8 : 4);
         out.digest = model->evaluator.package().digest().c_str();
         out.has_energy = model->evaluator.model().has_energy() ? 1 : 0;
+        out.has_charges = model->evaluator.model().has_charges() ? 1 : 0;
         std::memcpy(info, &out, sizeof out);
     });
 }

@@ -108,6 +108,7 @@ void Program::read_ops(const Package& package, ModelInfo info) {
     measure_kernels();
     has_energy =
         std::any_of(ops.begin(), ops.end(), [](const auto& op) { return op->gives_energy(); });
+    has_charges = manifest.has("charges");
     if (!manifest.has("descriptors")) return;
     for (const std::string& name : manifest.texts("descriptors")) {
         const auto found = operands.find(name);

@@ -106,6 +106,7 @@ public:
     BufferPlan stream_plan;
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none
+    bool has_charges = false;      // the last descriptor is the charge of an atom
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;

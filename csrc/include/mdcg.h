@@ -89,6 +89,7 @@ typedef struct mdcg_info {
                                       owned by the model */
     int has_energy;                /* 0: the network computes dipoles alone, which are the last
                                       three descriptors of a node; energies and forces are refused */
+    int has_charges;               /* 1: the last descriptor of a node is its charge, e */
 } mdcg_info;
 
 typedef struct mdcg_device {

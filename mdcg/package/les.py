@@ -19,7 +19,7 @@ _REFUSED = {
 def add_long_range(builder: Builder, charges: Features, les: Any, at: str) -> None:
     """Write the energy of charges as a module of class ``Les`` computes it."""
     refuse_parts(les, _REFUSED, at)
-    ewald = getattr(les, "ewald", None)
+    ewald: Any = getattr(les, "ewald", None)
     names = ("sigma", "dl", "norm_factor", "remove_self_interaction")
     missing = [name for name in names if not hasattr(ewald, name)]
     if missing:

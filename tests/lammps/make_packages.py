@@ -8,12 +8,15 @@ tad-dftd3. The same checkpoints give the same bytes.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 from mdcg.package import ConversionOptions
-from mdcg.package.convert import convert_checkpoint
+from mdcg.package.convert import convert_checkpoint, convert_model
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "stubs"))  # for the model with a long-range sum
 
 
 def main() -> None:
@@ -25,6 +28,42 @@ def main() -> None:
         source = ROOT / "tests" / "data" / f"{name}.{suffix}"
         package = convert_checkpoint(source, ConversionOptions(dtype=dtype, dispersion="pbe"))
         package.save(source.with_name(f"{name}_{dtype}.mdcg"))
+    convert_model(random_les()).save(ROOT / "tests" / "data" / "mace_les_water_float64.mdcg")
+
+
+def random_les() -> Any:
+    """Return a small random model with a long-range sum."""
+    from mdcg.patch._frameworks import default_dtype, import_mace
+
+    import_mace()
+    import numpy as np
+    import torch
+    from e3nn import o3
+    from mace.modules import blocks, extensions
+
+    with default_dtype(torch.float64):
+        torch.manual_seed(3)
+        return extensions.MACELES(
+            les_arguments={},
+            r_max=4.0,
+            num_bessel=4,
+            num_polynomial_cutoff=5,
+            max_ell=2,
+            interaction_cls=blocks.RealAgnosticResidualInteractionBlock,
+            interaction_cls_first=blocks.RealAgnosticInteractionBlock,
+            num_interactions=2,
+            num_elements=2,
+            hidden_irreps=o3.Irreps("4x0e+4x1o"),
+            MLP_irreps=o3.Irreps("4x0e"),
+            atomic_energies=np.array([-1.5, -7.25]),
+            avg_num_neighbors=3.0,
+            atomic_numbers=[1, 8],
+            correlation=2,
+            gate=torch.nn.functional.silu,
+            radial_MLP=[8, 8],
+            atomic_inter_scale=1.3,
+            atomic_inter_shift=0.2,
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""A long-range sum of latent charges on any number of ranks, against the ASE calculator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+
+from mdcg import MDCGCalculator
+
+from .lmp import BAR, head, molecule_in_a_corner, nve, package, run_input, water, write_data
+
+LES = package("mace_les", "float64")
+OUTPUT = """
+compute p all pressure NULL virial
+compute e all pe/atom
+compute esum all reduce sum c_e
+fix q all pair 1 mdcg charges 1
+thermo_style custom step pe c_esum c_p[*]
+thermo_modify format float %.17g
+dump d all custom 1 out.dump id fx fy fz c_e f_q
+dump_modify d sort id format float %.17g
+"""
+
+
+def crystal(name: str) -> Atoms:
+    atoms = water(2, seed=5)
+    if name == "triclinic":
+        skew = np.array([[1.0, 0.0, 0.0], [0.2, 1.0, 0.0], [-0.1, 0.15, 1.0]])
+        atoms.set_cell(atoms.cell.array @ skew, scale_atoms=True)
+        atoms.wrap()
+    return atoms
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ["cubic", "triclinic"])
+def test_numbers_of_ase(tmp_path: Path, name: str, ranks: int) -> None:
+    atoms = crystal(name)
+    write_data(tmp_path / "test.data", atoms)
+    output = run_input(tmp_path, head(LES) + OUTPUT + "run 0\n", ranks=ranks)
+    atoms.calc = MDCGCalculator(LES, threads=1)
+    (frame,) = output.dump()
+    np.testing.assert_allclose(frame[:, 1:4], atoms.get_forces(), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(frame[:, 4], atoms.get_potential_energies(), rtol=1e-10)
+    np.testing.assert_allclose(frame[:, 5], atoms.get_charges(), rtol=0, atol=1e-10)
+    assert np.abs(frame[:, 5]).min() > 1e-4
+    found = output.last
+    energy = atoms.get_potential_energy()
+    np.testing.assert_allclose([found["PotEng"], found["c_esum"]], energy, rtol=1e-10)
+    pressure = [found[f"c_p[{k}]"] for k in range(1, 7)]
+    want = -atoms.get_stress()[[0, 1, 2, 5, 4, 3]] * BAR
+    np.testing.assert_allclose(pressure, want, rtol=0, atol=1e-9 * BAR)
+
+
+def test_dynamics_in_cells_that_change(tmp_path: Path) -> None:
+    """Trajectories of one rank and of three agree; the last structure has the results of ASE."""
+    write_data(tmp_path / "test.data", crystal("triclinic"))
+    steps = nve(1).replace("fix nve all nve", "fix npt all npt temp 300 300 0.1 tri 1e4 1e4 0.1")
+    text = head(LES) + steps + "run 20\n" + OUTPUT + "write_data end.data\nrun 0\n"
+    runs = {ranks: run_input(tmp_path, text, ranks=ranks).runs[0] for ranks in (1, 3)}
+    for name in ("PotEng", "TotEng", "Pxx", "Pxy"):
+        scale = np.abs(runs[1][name]).max()
+        np.testing.assert_allclose(runs[3][name], runs[1][name], rtol=0, atol=1e-8 * scale)
+    assert np.ptp(runs[1]["PotEng"]) > 1e-3
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_open_systems(tmp_path: Path, ranks: int) -> None:
+    """A molecule that lies on one of two ranks; the other one is empty."""
+    atoms = molecule_in_a_corner()
+    write_data(tmp_path / "test.data", atoms)
+    text = head(LES, boundary="f f f") + OUTPUT + "run 0\n"
+    output = run_input(tmp_path, text, ranks=ranks)
+    atoms.calc = MDCGCalculator(LES, threads=1)
+    np.testing.assert_allclose(output.dump()[0][:, 1:4], atoms.get_forces(), rtol=0, atol=1e-9)
+
+
+REFUSED = {
+    "slab": ("p p f", "run 0", "is periodic along 2 directions, expected 0 or 3"),
+    "ranks": ("f f f", "run 0", "sums over all pairs of an open system, which several processes"),
+    "virials": (
+        "p p p",
+        "compute v all stress/atom NULL virial\ncompute s all reduce sum c_v[1]\n"
+        "thermo_style custom step c_s\nrun 0",
+        "has no virials of single atoms: ask for the virial of the system",
+    ),
+    "not asked for": (
+        "p p p",
+        "fix q all pair 1 mdcg charges 0\nrun 1",
+        "write charges 1 in place of charges 0",
+    ),
+    "no charges": (
+        "p p p",
+        f"pair_coeff * * {package('mace', 'float32')} H O\nfix q all pair 1 mdcg charges 1\nrun 0",
+        "does not have: name the package of a model with latent charges",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(tmp_path: Path, case: str) -> None:
+    boundary, commands, reason = REFUSED[case]
+    write_data(tmp_path / "test.data", water(2))
+    text = head(LES, boundary=boundary) + commands + "\n"
+    output = run_input(tmp_path, text, ranks=2, check=False)
+    assert output.code != 0
+    assert reason in output.text
