@@ -164,11 +164,11 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
     system.skin = neighbor->skin > 0.0 ? neighbor->skin : -1.0;
   }
   system.num_inner = nodes.num_inner;
-  if (!make_edges || comm->nprocs == 1) {
+  if (make_edges && comm->nprocs == 1) {
     system.cell = nodes.box.data();
     system.periodic = nodes.periodic.data();
+    return system;
   }
-  if (make_edges && comm->nprocs == 1) return system;
   if (make_edges || nodes.cells.size() > 1) {
     system.num_images = static_cast<std::int64_t>(nodes.cells.size());
     system.image_shifts = nodes.image_shifts.data();
@@ -189,6 +189,10 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
   system.types = member.types.data();
   member.list.shifts = 0;    // the shifts change with the box
   system.list = &member.list;
+  if (member.info.has_charges) {    // its long-range sum reads the box
+    system.cell = nodes.box.data();
+    system.periodic = nodes.periodic.data();
+  }
 
   double sum[9] = {};
   // All ranks must ask for the same results, and to the engine null means "not wanted". So a rank

@@ -93,7 +93,6 @@ private:
         Clock clock, whole;
         const int threads = usable_threads(threads_);
         check_ghosts(system, communicator);
-        check_system(system, results);
         if (!prepared_) {
             executor_.prepare(kernels_);
             prepared_ = true;
@@ -151,6 +150,9 @@ private:
 }  // namespace
 
 void Model::evaluate(System system, Communicator* communicator, const Results& results) {
+    const bool shifted =
+        system.shifts != nullptr || system.images != nullptr || system.num_copies > 0;
+    check_system(results, system.energy_weights, shifted && system.periodic == nullptr);
     const ListNumbers held = std::exchange(list_, {});
     system.same_edges = system.list.edges != 0 && system.list.edges == held.edges;
     system.same_shifts =
@@ -162,6 +164,7 @@ void Model::evaluate(System system, Communicator* communicator, const Results& r
 }
 
 bool Model::evaluate_cell(const CellSystem& system, const Results& results) {
+    check_system(results, system.energy_weights, false);
     const ListNumbers held = std::exchange(list_, {});
     const bool found = do_evaluate_cell(system, results);
     if (!found) list_ = held;
@@ -193,7 +196,8 @@ void Model::check_ghosts(const System& system, const Communicator* communicator)
                      "communicator");
 }
 
-void Model::check_system(const System& system, const Results& results) const {
+void Model::check_system(const Results& results, const double* energy_weights,
+                         bool lacks_cell) const {
     if (!program_.reads_system) return;
     const auto refuse = [&](const std::string& sentence) {
         throw EngineError(ErrorKind::unsupported, "the network of " + package_->path() +
@@ -201,9 +205,9 @@ void Model::check_system(const System& system, const Results& results) const {
     };
     if (results.virials != nullptr)
         refuse("which has no virials of single atoms: ask for the virial of the system");
-    if (system.energy_weights != nullptr)
+    if (energy_weights != nullptr)
         refuse("which does not support energy_weights, as for heat fluxes: leave them out");
-    if (system.periodic == nullptr && (system.shifts != nullptr || system.images != nullptr))
+    if (lacks_cell)
         refuse("and edges with shifts are given without a cell, expected cell and periodic");
 }
 

@@ -110,7 +110,6 @@ protected:
     }
     // These throw EngineError if ghosts would have no features, or if results are not finite.
     void check_ghosts(const System& system, const Communicator* communicator) const;
-    void check_system(const System& system, const Results& results) const;
     static void check_energy(double energy);
     void check_finite(const Results& results) const;
 
@@ -123,6 +122,9 @@ protected:
     double graph_ms_ = 0, layers_ms_ = 0, forces_ms_ = 0, total_ms_ = 0;
 
 private:
+    // Throws EngineError for what long-range sums do not support.
+    void check_system(const Results& results, const double* energy_weights, bool lacks_cell) const;
+
     ListNumbers list_;
 };
 

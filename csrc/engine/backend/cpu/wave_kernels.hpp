@@ -3,17 +3,11 @@
 
 #include <cstdint>
 
+#include "kernels/ewald.hpp"
+
 namespace mdcg {
 
-constexpr int WAVE_TILE = 32;            // atoms of a tile
-constexpr double CHARGE_UNITS = 0x1p40;  // sums are integers of 2^-40 e, which add in any order
-
-// The waves exp(2 pi i (n1 s1 + n2 s2 + n3 s3)) with the same n1 and n2, where s are fractions of
-// the cell. They are pairs with n3 = m and -m for m = from, from + 1, ...
-struct WaveColumn {
-    int n1, n2, from, count;
-    std::int64_t first;  // number of the first pair
-};
+constexpr int WAVE_TILE = 32;  // atoms of a tile
 
 // Cosines and sines of 2 pi n s of a tile, for each direction and n = 0, 1, ...
 struct WaveTile {

@@ -1,328 +1,49 @@
-// The energy of Gaussian charges that the network predicts (latent Ewald summation): in periodic
-// cells a sum over the waves of the cell, and in open systems a sum over pairs.
-#include <algorithm>
-#include <array>
+#include "engine/ops/system/ewald.hpp"
+
 #include <cmath>
 #include <string>
-#include <vector>
 
-#include "core/integers.hpp"
-#include "core/interrupt.hpp"
 #include "core/text.hpp"
-#include "core/threads.hpp"
-#include "engine/backend/cpu/parallel.hpp"
-#include "engine/backend/cpu/simd.hpp"
-#include "engine/communicator.hpp"
-#include "engine/cpu_op.hpp"
 #include "engine/error.hpp"
-#include "engine/graph.hpp"
-#include "engine/ops/system/waves.hpp"
 
 namespace mdcg {
 
-namespace {
+EwaldSpec::EwaldSpec(const LayerEntry& given) : OpSpec(given) {
+    forward_space = IterationSpace::system;
+    if (x.rows.features != 1) fields.fail("x", "a value of another size", "1x0e");
+    charges = {length("sigma"), length("spacing"), fields.number("factor")};
+    own = charges.factor / (charges.sigma * std::pow(TWO_PI, 1.5));
+    const std::string part = fields.text("own_part");
+    if (part != "kept" && part != "removed")
+        fields.fail("own_part", "'" + part + "'", "kept or removed");
+    own_removed = part == "removed";
+}
 
-constexpr double TWO_PI = 6.283185307179586477;
-// Sums of charges below this fit into 64 bits.
-constexpr double MAX_CHARGE = 0x1p22;  // e
+double EwaldSpec::length(const char* key) const {
+    const double found = fields.number(key);
+    if (!(found >= 1e-3 && found <= 1e3))
+        fields.fail(key, number_text(found), "a length from 0.001 to 1000");
+    return found;
+}
 
-// With S = sum_j q_j exp(i k r_j) and the weights w of waves,
-//     E = sum_k w |S|^2 - c sum_i q_i^2,    c = factor / (sigma (2 pi)^1.5),
-// where the term with c removes the interaction of each charge with itself. Without a cell,
-//     E = factor / (2 pi) sum_i<j q_i q_j erf(r / (sqrt(2) sigma)) / r,
-// plus that term, unless it is removed. The energy of an atom is q_i dE/dq_i / 2.
-struct EwaldSpec : OpSpec {
-    const Operand& x = input("x", saved_for_backward);
-    GaussianCharges charges{};
-    double own = 0;  // c
-    bool own_removed = false;
+bool EwaldSpec::is_periodic(const double* cell, const bool* periodic) const {
+    const int directions = cell == nullptr ? 0 : periodic[0] + periodic[1] + periodic[2];
+    if (directions == 1 || directions == 2)
+        bad_argument(fields.where() + " sums over a cell, and the system is periodic along " +
+                     std::to_string(directions) + (directions == 1 ? " direction" : " directions") +
+                     ", expected 0 or 3: make it periodic along all, with vacuum in the cell");
+    return directions == 3;
+}
 
-    explicit EwaldSpec(const LayerEntry& given) : OpSpec(given) {
-        forward_space = IterationSpace::system;
-        if (x.rows.features != 1) fields.fail("x", "a value of another size", "1x0e");
-        charges = {length("sigma"), length("spacing"), fields.number("factor")};
-        own = charges.factor / (charges.sigma * std::pow(TWO_PI, 1.5));
-        const std::string part = fields.text("own_part");
-        if (part != "kept" && part != "removed")
-            fields.fail("own_part", "'" + part + "'", "kept or removed");
-        own_removed = part == "removed";
-    }
-
-private:
-    double length(const char* key) const {
-        const double found = fields.number(key);
-        if (!(found >= 1e-3 && found <= 1e3))
-            fields.fail(key, number_text(found), "a length from 0.001 to 1000");
-        return found;
-    }
-};
-
-// The charges of some atoms and their waves.
-struct Tile {
-    std::int64_t begin, end;
-    std::vector<double> tables[6];  // cosines, then sines of each direction
-    alignas(64) double charges[WAVE_TILE] = {};
-
-    WaveTile waves() const {
-        return {{tables[0].data(), tables[1].data(), tables[2].data()},
-                {tables[3].data(), tables[4].data(), tables[5].data()}};
-    }
-};
-
-template <typename T>
-class CpuEwald : public CpuOp<T> {
-public:
-    explicit CpuEwald(const EwaldSpec& spec) : spec_(spec) {}
-
-    // With forces, the backward pass computes energies, too, because one pass gives both.
-    void forward(Worker<T>& worker, Range nodes) const override {
-        if (!worker.with_gradient) run(worker, nodes);
-    }
-    void backward(Worker<T>& worker, Range nodes) const override { run(worker, nodes); }
-
-private:
-    void run(Worker<T>& worker, Range nodes) const {
-        const int directions = worker.cell == nullptr
-                                   ? 0
-                                   : worker.periodic[0] + worker.periodic[1] + worker.periodic[2];
-        if (directions == 3) return periodic(worker, nodes);
-        if (directions > 0)
-            bad_argument(spec_.fields.where() +
-                         " sums over a cell, and the system is periodic along " +
-                         std::to_string(directions) +
-                         " directions, expected 0 or 3: make it periodic along all, with vacuum "
-                         "in the cell");
-        isolated(worker, nodes);
-    }
-
-    double charge(const Worker<T>& worker, std::int64_t node) const {
-        return static_cast<double>(*worker.value(spec_.x, node));
-    }
-
-    // Adds the energy of a node; `potential` is dE/dq.
-    void add_energy(Worker<T>& worker, std::int64_t node, double potential) const {
-        worker.energies[node] += 0.5 * charge(worker, node) * potential;
-        if (worker.with_gradient && spec_.x.needs_gradient)
-            *worker.started_gradient(spec_.x, node) += static_cast<T>(potential);
-    }
-
-    // Calls body(number of the tile, thread) for tiles of nodes, which threads share.
-    template <typename Body>
-    static void each_tile(const Worker<T>& worker, Range nodes, const Body& body) {
-        FirstError error;
-        share_in_turns(worker.threads, ceil_div(nodes.end - nodes.begin, WAVE_TILE), 1,
-                       [&](std::int64_t tile, int thread) {
-                           if (error.failed()) return;
-                           try {
-                               if (thread == 0) poll_interrupt();
-                               body(tile, thread);
-                           } catch (...) {
-                               error.keep();
-                           }
-                       });
-        error.rethrow();
-    }
-
-    // -- periodic cells --------------------------------------------------------------------------
-
-    void fill(Tile& tile, const Worker<T>& worker, Range nodes, std::int64_t number) const {
-        tile.begin = nodes.begin + number * WAVE_TILE;
-        tile.end = std::min(nodes.end, tile.begin + WAVE_TILE);
-        std::uint64_t phases[3][WAVE_TILE] = {};
-        std::fill_n(tile.charges, WAVE_TILE, 0.0);
-        for (std::int64_t n = tile.begin; n < tile.end; ++n) {
-            const auto a = size(n - tile.begin);
-            const auto found = waves_.phases(worker.positions + 3 * n);
-            for (std::size_t d = 0; d < 3; ++d) phases[d][a] = found[d];
-            tile.charges[a] = charge(worker, n);
-        }
-        for (std::size_t d = 0; d < 3; ++d) {
-            const int count = waves_.bound(d) + 1;
-            tile.tables[d].resize(size(count * WAVE_TILE));
-            tile.tables[3 + d].resize(size(count * WAVE_TILE));
-            simd<double>().wave_powers(phases[d], count, tile.tables[d].data(),
-                                       tile.tables[3 + d].data());
-        }
-    }
-
-    // Finds the sums of the nodes of this process, and those of all. Results are the same for every
-    // number of threads, because integers are added.
-    void find_sums(const Worker<T>& worker, Range nodes) const {
-        const auto count = size(4 * waves_.num_pairs());
-        std::vector<std::vector<std::int64_t>> of_thread(size(std::max(worker.threads, 1)));
-        each_tile(worker, nodes, [&](std::int64_t number, int thread) {
-            std::vector<std::int64_t>& sums = of_thread[size(thread)];
-            if (sums.empty()) sums.resize(count);
-            Tile& tile = tiles_[size(thread)];
-            fill(tile, worker, nodes, number);
-            simd<double>().wave_sums(tile.waves(), tile.charges, waves_.columns().data(),
-                                     static_cast<std::int64_t>(waves_.columns().size()),
-                                     sums.data());
-        });
-        sums_.assign(count, 0);
-        for (const std::vector<std::int64_t>& sums : of_thread)
-            for (std::size_t i = 0; i < sums.size(); ++i) sums_[i] += sums[i];
-    }
-
-    // Whether the charges of this process are so large that their sums do not fit into integers.
-    bool too_large(const Worker<T>& worker, Range nodes, std::int64_t& total) const {
-        double sum = 0;
-        for (std::int64_t n = nodes.begin; n < nodes.end; ++n) sum += std::abs(charge(worker, n));
-        const bool large = !(sum < MAX_CHARGE);
-        total = large ? static_cast<std::int64_t>(MAX_CHARGE) : std::llrint(std::ceil(sum));
-        return large;
-    }
-
-    void periodic(Worker<T>& worker, Range nodes) const {
-        waves_.update(worker.cell, spec_.charges);
-        tiles_.resize(size(std::max(worker.threads, 1)));
-        std::int64_t total = 0;
-        if (too_large(worker, nodes, total))
-            sums_.assign(size(4 * waves_.num_pairs()), 0);
-        else
-            find_sums(worker, nodes);
-        own_sums_ = sums_;
-        if (worker.communicator != nullptr) {
-            sums_.push_back(total);
-            worker.communicator->sum(sums_.data(), static_cast<std::int64_t>(sums_.size()));
-            total = sums_.back();
-            sums_.pop_back();
-        }
-        if (!(static_cast<double>(total) < MAX_CHARGE))
-            throw EngineError(ErrorKind::numeric,
-                              "the charges of the atoms are too large, or are not finite numbers: "
-                              "atoms may be too close, or the model does not know such structures");
-        find_factors();
-        add_fields(worker, nodes);
-        if (worker.with_gradient) add_virial(worker);
-    }
-
-    // S of the waves n3 = m and -m of a pair.
-    using Amplitudes = std::array<std::array<double, 2>, 2>;
-    static Amplitudes amplitudes(const std::vector<std::int64_t>& sums, std::int64_t pair) {
-        const std::int64_t* s = &sums[size(4 * pair)];
-        const auto real = [](std::int64_t sum) { return static_cast<double>(sum) / CHARGE_UNITS; };
-        return {{{real(s[0] - s[1]), real(s[2] + s[3])}, {real(s[0] + s[1]), real(s[3] - s[2])}}};
-    }
-
-    void find_factors() const {
-        factors_.resize(size(4 * waves_.num_pairs()));
-        for (std::int64_t i = 0; i < waves_.num_pairs(); ++i) {
-            const Amplitudes s = amplitudes(sums_, i);
-            const double* w = &waves_.weights()[size(2 * i)];
-            for (std::size_t part = 0; part < 2; ++part) {
-                const double sign = part == 0 ? 1 : -1;  // the factor is conjugate
-                const double up = sign * w[0] * s[0][part], down = sign * w[1] * s[1][part];
-                factors_[size(4 * i) + part] = up + down;
-                factors_[size(4 * i) + 2 + part] = up - down;
-            }
-        }
-    }
-
-    void add_fields(Worker<T>& worker, Range nodes) const {
-        each_tile(worker, nodes, [&](std::int64_t number, int thread) {
-            Tile& tile = tiles_[size(thread)];
-            fill(tile, worker, nodes, number);
-            alignas(64) double real[WAVE_TILE], slopes[3 * WAVE_TILE];
-            simd<double>().wave_fields(tile.waves(), waves_.columns().data(),
-                                       static_cast<std::int64_t>(waves_.columns().size()),
-                                       factors_.data(), real, slopes);
-            for (std::int64_t n = tile.begin; n < tile.end; ++n) {
-                const auto a = size(n - tile.begin);
-                const double q = tile.charges[a];
-                add_energy(worker, n, 2 * real[a] - (spec_.own_removed ? 2 * spec_.own * q : 0.0));
-                if (!worker.with_gradient) continue;
-                const Vector3 field =
-                    waves_.vector(slopes[a], slopes[WAVE_TILE + a], slopes[2 * WAVE_TILE + a]);
-                for (std::size_t d = 0; d < 3; ++d)
-                    worker.forces[size(3 * n) + d] += 2 * q * field[d];
-            }
-        });
-    }
-
-    // The part of the atoms of this process in minus the derivative by a strain.
-    void add_virial(Worker<T>& worker) const {
-        for (const WaveColumn& column : waves_.columns())
-            for (int i = 0; i < column.count; ++i) {
-                const std::int64_t pair = column.first + i;
-                const Amplitudes all = amplitudes(sums_, pair), mine = amplitudes(own_sums_, pair);
-                for (std::size_t sign = 0; sign < 2; ++sign) {
-                    const double weight = waves_.weights()[size(2 * pair) + sign];
-                    if (weight == 0) continue;
-                    const int m = column.from + i;
-                    const Vector3 k = waves_.vector(column.n1, column.n2, sign == 0 ? m : -m);
-                    const double square = k[0] * k[0] + k[1] * k[1] + k[2] * k[2];
-                    const double energy =
-                        weight * (mine[sign][0] * all[sign][0] + mine[sign][1] * all[sign][1]);
-                    const double along =
-                        energy * (spec_.charges.sigma * spec_.charges.sigma + 2 / square);
-                    for (std::size_t a = 0; a < 3; ++a)
-                        for (std::size_t b = 0; b < 3; ++b)
-                            worker.virial[3 * a + b] +=
-                                (a == b ? energy : 0.0) - along * k[a] * k[b];
-                }
-            }
-    }
-
-    // -- open systems ----------------------------------------------------------------------------
-
-    void isolated(Worker<T>& worker, Range nodes) const {
-        if (worker.communicator != nullptr) {
-            const std::int64_t mine = nodes.end - nodes.begin;
-            std::int64_t all = mine;
-            worker.communicator->sum(&all, 1);
-            if (mine != 0 && mine != all)
-                throw EngineError(ErrorKind::unsupported,
-                                  spec_.fields.where() +
-                                      " sums over all pairs of an open system, which several "
-                                      "processes cannot share: use one, or a periodic cell with "
-                                      "vacuum");
-        }
-        const double sigma = spec_.charges.sigma, unit = spec_.charges.factor / TWO_PI;
-        const double inverse = 1 / (std::sqrt(2.0) * sigma), peak = std::sqrt(4 / TWO_PI) / sigma;
-        each_tile(worker, nodes, [&](std::int64_t number, int) {
-            const std::int64_t begin = nodes.begin + number * WAVE_TILE;
-            for (std::int64_t n = begin; n < std::min(nodes.end, begin + WAVE_TILE); ++n) {
-                const double* at = worker.positions + 3 * n;
-                double potential = 0;
-                Vector3 field{};
-                for (std::int64_t j = nodes.begin; j < nodes.end; ++j) {
-                    if (j == n) continue;
-                    const double* other = worker.positions + 3 * j;
-                    const Vector3 v{at[0] - other[0], at[1] - other[1], at[2] - other[2]};
-                    const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
-                    const double r = std::sqrt(square), q = charge(worker, j);
-                    const double g = std::erf(inverse * r) / r;
-                    potential += q * g;
-                    const double slope =
-                        q * (g - peak * std::exp(-inverse * inverse * square)) / square;
-                    for (std::size_t d = 0; d < 3; ++d) field[d] += slope * v[d];
-                }
-                const double q = charge(worker, n);
-                add_energy(worker, n,
-                           unit * potential + (spec_.own_removed ? 0.0 : 2 * spec_.own * q));
-                for (std::size_t d = 0; d < 3 && worker.with_gradient; ++d)
-                    worker.forces[size(3 * n) + d] += unit * q * field[d];
-            }
-        });
-        if (!worker.with_gradient) return;
-        for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
-            for (std::size_t a = 0; a < 3; ++a)
-                for (std::size_t b = 0; b < 3; ++b)
-                    worker.virial[3 * a + b] +=
-                        worker.positions[size(3 * n) + a] * worker.forces[size(3 * n) + b];
-    }
-
-    const EwaldSpec& spec_;
-    // of one evaluation; threads change only their own tile
-    mutable Waves waves_;
-    mutable std::vector<Tile> tiles_;                    // [threads]
-    mutable std::vector<std::int64_t> sums_, own_sums_;  // [pair][4] in CHARGE_UNITS
-    mutable std::vector<double> factors_;                // [pair][4]; see WaveKernels::wave_fields
-};
-
-const RegisterOp<EwaldSpec, CpuEwald> registered{"ewald"};
-
-}  // namespace
+void EwaldSpec::expect_one_process(Communicator* communicator, std::int64_t num_local) const {
+    if (communicator == nullptr) return;
+    std::int64_t all = num_local;
+    communicator->sum(&all, 1);
+    if (num_local != 0 && num_local != all)
+        throw EngineError(ErrorKind::unsupported,
+                          fields.where() +
+                              " sums over all pairs of an open system, which several processes "
+                              "cannot share: use one, or a periodic cell with vacuum");
+}
 
 }  // namespace mdcg

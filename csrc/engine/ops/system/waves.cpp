@@ -12,7 +12,6 @@ namespace mdcg {
 
 namespace {
 
-constexpr double TWO_PI = 6.283185307179586477;
 // Waves on the sphere, as in cubes whose edge is a multiple of the spacing, belong to it.
 constexpr double TOLERANCE = 1e-9;
 
@@ -38,8 +37,8 @@ std::array<std::uint64_t, 3> Waves::phases(const double* position) const {
     return found;
 }
 
-void Waves::update(const double* cell, const GaussianCharges& charges) {
-    if (!columns_.empty() && std::equal(cell_.begin(), cell_.end(), cell)) return;
+bool Waves::update(const double* cell, const GaussianCharges& charges, int align) {
+    if (std::equal(cell_.begin(), cell_.end(), cell)) return false;
     columns_.clear();
     weights_.clear();
     std::copy(cell, cell + 9, cell_.begin());
@@ -85,8 +84,10 @@ void Waves::update(const double* cell, const GaussianCharges& charges) {
                 if (column.count++ == 0) column.from = m;
                 weights_.insert(weights_.end(), {up, down});
             }
+            while (num_pairs() % align != 0) weights_.insert(weights_.end(), {0.0, 0.0});
             if (column.count > 0) columns_.push_back(column);
         }
+    return true;
 }
 
 }  // namespace mdcg

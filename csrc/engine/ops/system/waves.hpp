@@ -10,6 +10,8 @@
 
 namespace mdcg {
 
+constexpr double TWO_PI = 6.283185307179586477;
+
 // Charges with the density of a Gaussian interact through the waves of the cell not shorter than a
 // spacing. This sphere of waves is part of a model.
 struct GaussianCharges {
@@ -21,8 +23,10 @@ struct GaussianCharges {
 // E = sum_k w |sum_j q_j exp(i k r_j)|^2 over half of the waves: of k and -k, one.
 class Waves {
 public:
-    // Finds the waves of a cell [3][3], rows are vectors. Throws EngineError if there are too many.
-    void update(const double* cell, const GaussianCharges& charges);
+    // Finds the waves of a cell [3][3], rows are vectors. Every column is followed by pairs without
+    // weight up to a multiple of `align`. Throws EngineError if there are too many waves. Returns
+    // whether the cell has changed.
+    bool update(const double* cell, const GaussianCharges& charges, int align);
 
     std::int64_t num_pairs() const { return static_cast<std::int64_t>(weights_.size()) / 2; }
     const std::vector<WaveColumn>& columns() const { return columns_; }
@@ -32,6 +36,7 @@ public:
     // The fractions of the cell of a position, as fractions of 2^64. They lose no digits in
     // products with integers.
     std::array<std::uint64_t, 3> phases(const double* position) const;
+    const Matrix3& inverse() const { return inverse_; }
     // The wave vector, 1/Å.
     Vector3 vector(double n1, double n2, double n3) const;
 
