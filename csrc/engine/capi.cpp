@@ -229,7 +229,7 @@ void check_communicator(const mdcg_communicator& communicator) {
     check_peers(communicator);
 }
 
-void check_system(const mdcg_system& system) {
+void check_system(const mdcg_system& system, bool reads_cell) {
     if (system.num_local < 0 || system.num_nodes < system.num_local)
         bad_argument("the system has " + std::to_string(system.num_local) + " local nodes of " +
                      std::to_string(system.num_nodes) + ", expected 0 <= num_local <= num_nodes");
@@ -252,7 +252,7 @@ void check_system(const mdcg_system& system) {
     if (system.num_copies > 0) {
         if (system.make_edges == 0)
             bad_argument("copies of nodes are given, expected make_edges, which they are for");
-        if (system.cell != nullptr)
+        if (system.cell != nullptr && !reads_cell)
             bad_argument("copies of nodes and a cell are given, expected one of both");
         need(system.copy_node, "copy_node");
         need(system.copy_image, "copy_image");
@@ -264,9 +264,10 @@ void check_system(const mdcg_system& system) {
 }
 
 // Whether the neighbours to be found are ghosts and copies, instead of images in a cell.
-bool has_copies(const mdcg_system& system, const mdcg_communicator* communicator) {
-    return system.cell == nullptr && (system.num_copies > 0 || communicator != nullptr ||
-                                      system.num_nodes > system.num_local);
+bool has_copies(const mdcg_system& system, const mdcg_communicator* communicator, bool reads_cell) {
+    return (system.cell == nullptr || reads_cell) &&
+           (system.num_copies > 0 || communicator != nullptr ||
+            system.num_nodes > system.num_local);
 }
 
 double skin_of(const mdcg_model& model, const mdcg_system& system) {
@@ -457,8 +458,10 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         need(model, "model");
         const mdcg_system given = read_struct(system, "mdcg_system");
         const mdcg_results wanted = read_struct(results, "mdcg_results");
-        check_system(given);
-        if (given.make_edges != 0 && !has_copies(given, communicator))
+        // beside ghosts and copies the cell is for long-range sums alone
+        const bool reads_cell = model->evaluator.model().reads_system();
+        check_system(given, reads_cell);
+        if (given.make_edges != 0 && !has_copies(given, communicator, reads_cell))
             return evaluate_cell(*model, given, communicator, wanted);
         mdcg::System inner;
         inner.num_local = given.num_local;

@@ -14,6 +14,7 @@ from .case_runs import run_cases_emulated, run_cases_on_a_device
 WAITING = (
     "cuda_cases.py",
     "cuda_dispersion_cases.py",
+    "cuda_ewald_cases.py",
     "cuda_exact_cases.py",
     "cuda_kernel_cases.py",
     "cuda_list_cases.py",

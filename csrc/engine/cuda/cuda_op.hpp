@@ -59,6 +59,12 @@ public:
     }
     // Called for every new list of edges, before its first evaluation.
     virtual void on_new_list(const DeviceEdges&, const DeviceStream&) {}
+    // For operations on the system: called before every evaluation. Returns whether steps that were
+    // captured have old addresses or sizes.
+    virtual bool set_cell(const double*, const bool*, const DeviceStream&) { return false; }
+    // For operations on the system: adds their forces and virial, if wanted, to those of edges,
+    // [num_nodes][3] and [num_nodes][9]; the virial to that of any node.
+    virtual void add_results(const CudaWorker<T>&, double*, double*) const {}
     // Whether, for this list, the operation also computes the result of OpSpec::only_reader, whose
     // passes are then skipped.
     virtual bool fuses_next_op(const CudaWorker<T>&) const { return false; }

@@ -381,6 +381,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
             double* const each_virial = virials ? on_device(results_.virials) : nullptr;
             geometry_.assemble(stream_, graph_, worker_.edge_gradient, forces, each_virial);
             if (points_) points_->add_forces(forces, each_virial, stream_);
+            for (const auto& op : ops_) op->add_results(worker_, forces, each_virial);
             if (virials) results_.sum_virials(stream_);
             break;
         }

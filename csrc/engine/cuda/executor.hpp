@@ -58,6 +58,11 @@ public:
     void store(const BatchPart& part, const Results& results);
     // Takes new points, after set_graph; see DevicePoints::upload.
     void set_points(const Points& points, const double* positions, double slack);
+    // The cell of the next run, for operations on the system; see System.
+    void set_cell(const double* cell, const bool* periodic) {
+        for (const auto& op : ops_)
+            if (op->set_cell(cell, periodic, stream_)) forget_steps();
+    }
     // Positions of the next run, [num_nodes][3] in the order of the graph; after make_list in the
     // order given.
     double* positions() { return positions_.as<double>(); }

@@ -98,7 +98,7 @@ public:
     }
 
     bool do_evaluate_batch(const Batch& batch, const Results& results) override {
-        if (program_.reads_points) return false;
+        if (program_.reads_points || program_.reads_system) return false;
         const auto nodes = [&](std::int64_t first, std::int64_t end) {
             return batch.first_node[end] - batch.first_node[first];
         };
@@ -229,6 +229,7 @@ private:
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
+        executor_->set_cell(system.cell, system.periodic);
         run_layers(communicator, results, system.energy_weights, threads);
     }
 
@@ -264,6 +265,7 @@ private:
                   [&](std::int64_t i, int) { staged[i] = system.positions[i]; });
         }
         graph_ms_ = clock.lap();
+        executor_->set_cell(system.cell, system.periodic);
         run_layers(nullptr, results, system.energy_weights, threads);
         return true;
     }
@@ -287,6 +289,7 @@ private:
         executor_->set_shifts(graph_, system, fresh);
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
+        executor_->set_cell(system.cell, system.periodic);
         run_layers(communicator, results, system.energy_weights, threads);
     }
 

@@ -218,8 +218,10 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
     std::vector<StepPart> parts;
     const auto add = [&](StepPart::Kind kind, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
-            // operations on points exchange numbers themselves
-            const bool exchange = stage.exchanges() || stage.space == IterationSpace::points;
+            // operations on points exchange numbers themselves, and those on the system add them
+            const bool exchange =
+                stage.exchanges() || stage.space == IterationSpace::points ||
+                (stage.space == IterationSpace::system && kind == StepPart::forward);
             if (communicates || has_ghosts || !stage.exchanges())
                 parts.push_back({kind, &stage, exchange && communicates});
         }
