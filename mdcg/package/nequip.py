@@ -13,9 +13,19 @@ from ..problem.irreps import Irreps
 from .builder import Builder, Features, Radial, RadialLayer
 from .e3nn_modules import activation, array, convolution, gate_blocks, linear_map, typed_linear_map
 from .fields import field_value, refuse_unknown
+from .les import add_long_range, refuse_parts
 from .linear_map import LinearMap
 
 Array = NDArray[np.float64]
+
+# What NequIP-LES can add to a long-range sum of charges, by the attribute that switches it on.
+_LES_PARTS = {
+    "compute_bec": "Born effective charges",
+    "use_dipole": "dipoles",
+    "use_quad": "quadrupoles",
+    "use_induced_charge": "induced charges",
+    "use_induced_dipole": "induced dipoles",
+}
 
 # Constants of NequIP's ZBL, the same as in LAMMPS' pair_style zbl.
 _EXPONENT, _LENGTH = 0.23, 0.46850
@@ -63,6 +73,7 @@ class _Converter:
         self.reach: Array | None = None  # cutoffs by pair of types, if they differ
         self.attributes = np.zeros((len(columns), 0))
         self.features: Features | None = None
+        self.readouts: dict[str, Features] = {}  # by the field that the model writes
         self.harmonics: Any = None
         self.frequencies = np.zeros(0)
         self.power: float = 6
@@ -152,22 +163,24 @@ class _Converter:
     def on_ScalarMLP(self, name: str, module: Any) -> None:  # noqa: N802
         x = self.features
         assert x is not None
+        if module.field != "node_features":
+            raise UnsupportedProblemError(f"{name} reads {module.field}, expected node_features")
+        charges = "" if module.out_field == "atomic_energy" else "charge_"
         for number, layer in enumerate(_layers(module.mlp_module, name)):
             into, out = (Irreps.from_pairs([(n, 0, 1)]) for n in layer.weight.shape)
             bias = {} if layer.bias is None else {0: layer.bias}
             linear = LinearMap(into, out, {(0, 0): layer.weight}, bias)
-            x = self.builder.linear(x, linear, f"readout_{number}")
+            x = self.builder.linear(x, linear, f"{charges}readout_{number}")
             if layer.activation != "none":
                 act = (0, 0, layer.activation, layer.factor)
-                x = self.builder.gate(x, out, [act], [], f"readout_act_{number}")
-        self.features = x
+                x = self.builder.gate(x, out, [act], [], f"{charges}readout_act_{number}")
+        self.readouts[module.out_field] = x
 
     def on_PerTypeScaleShift(self, name: str, module: Any) -> None:  # noqa: N802
-        assert self.features is not None
         scale = array(module.scales).reshape(-1) if module.has_scales else np.ones(1)
         shift = array(module.shifts).reshape(-1) if module.has_shifts else np.zeros(1)
         scale, shift = (a if len(a) == 1 else a[self.columns] for a in (scale, shift))
-        self.builder.energy(self.features, scale, shift, "energy")
+        self.builder.energy(self.readouts[module.field], scale, shift, "energy")
 
     def on_ZBL(self, name: str, module: Any) -> None:  # noqa: N802
         z = array(module.atomic_numbers)[self.columns]
@@ -182,6 +195,13 @@ class _Converter:
             "r_max": np.full((count, count), self.r_max) if self.reach is None else self.reach,
         }
         self.builder.pair_energy("zbl", fields, name)
+
+    def on_LatentEwaldSum(self, name: str, module: Any) -> None:  # noqa: N802
+        refuse_parts(module, _LES_PARTS, name)
+        add_long_range(self.builder, self.readouts[module.field], module.les, f"{name}.les")
+
+    def on_AddEnergy(self, name: str, module: Any) -> None:  # noqa: N802
+        pass  # of both parts of the energy
 
     def on_AtomwiseReduce(self, name: str, module: Any) -> None:  # noqa: N802
         if module.reduce != "sum" or module.constant != 1.0:

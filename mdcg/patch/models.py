@@ -377,6 +377,8 @@ def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the outputs of a NequIP model under MACE's names."""
     names = {"total_energy": "energy", "forces": "forces", "virial": "virials", "stress": "stress"}
     outputs = {new: found[old] for old, new in names.items() if old in found and found[old].numel()}
+    if "LES_q" in found:
+        outputs["charges"] = found["LES_q"].reshape(-1)
     if "energy" in outputs:
         outputs["energy"] = outputs["energy"].reshape(-1)  # one per structure
     return outputs
@@ -475,8 +477,11 @@ def model_batch(
     return mace_batch(info, *atoms, system.cell, system.pbc, *edges, head=head, extras=extras)
 
 
-def _model_cell(info: ModelInfo, system: Structure) -> NDArray[np.float64]:
+def _model_cell(model: torch.nn.Module, info: ModelInfo, system: Structure) -> NDArray[np.float64]:
     """Return the cell that a model is given for a structure."""
+    if any(type(module).__name__ == "LatentEwaldSum" for module in model.modules()):
+        cell = system.cell  # the package les takes left-handed cells for open systems
+        return np.asarray(cell * np.sign(np.linalg.det(cell)))
     if info.model_class in _RECIPROCAL:
         # these models take roots of the volume, so it must be positive
         open_length = float(np.ptp(system.positions, axis=0).max()) + info.r_max
@@ -496,7 +501,7 @@ def evaluate_structure(
 
     The outputs include forces and stress if the model can compute them.
     """
-    system = replace(system, cell=_model_cell(info, system))
+    system = replace(system, cell=_model_cell(model, info, system))
     edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
     data, count = model_batch(info, system, edges, head, fields), edges[0].shape[1]
     if info.is_nequip:

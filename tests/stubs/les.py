@@ -68,6 +68,7 @@ class Les(torch.nn.Module):
 
     def forward(self, latent_charges: Any, positions: Any, cell: Any, batch: Any, **_: Any) -> Any:
         """Return the energy of each structure."""
+        latent_charges = latent_charges.reshape(len(positions))
         energies = [
             self.ewald(latent_charges[batch == i], positions[batch == i], cell[i])
             for i in range(int(batch.max()) + 1)
