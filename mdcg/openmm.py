@@ -100,7 +100,8 @@ def add_force(
         OpenMM is not installed, or older than 8.4.
     UnsupportedProblemError
         The system has a force whose energy between the atoms cannot be switched off, such as an
-        implicit solvent or AMOEBA's multipoles.
+        implicit solvent or AMOEBA's multipoles, or `atoms` are a part of a periodic system and the
+        package has a long-range sum.
     ValueError
         Topology and system differ, a number of an atom is wrong, an atom has no element, or the
         package does not know it.
@@ -135,6 +136,12 @@ def add_force(
         )
     if periodic is None:
         periodic = topology.getPeriodicBoxVectors() is not None
+    if periodic and len(chosen) < count and getattr(calculator._backend, "is_long_range", False):
+        raise UnsupportedProblemError(
+            f"{os.fspath(package)} has a long-range sum, in which periodic images of a part of the "
+            "system would interact, and which does not see the charges of the other atoms: leave "
+            "out atoms, or set periodic=False"
+        )
     inside = _with_virtual_sites(system, chosen)
     forces = system.getForces()
     for force in forces:

@@ -237,10 +237,11 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     def _evaluate(self, positions: torch.Tensor, cells: dict[str, Any]) -> Tensors:
         place: dict[str, Any] = {"first_node": self._first_node, "types": self._node_types, **cells}
         wanted: dict[str, Any] = {"forces": self._compute_forces, "virial": self._compute_stress}
-        if self._device.type == "cpu":
+        if self._device.type == "cpu" or self._engine.is_long_range:
+            at = positions.cpu().numpy()
             with engine_errors():
-                found = self._engine.evaluate_batch(**place, positions=positions.numpy(), **wanted)
-            return {name: torch.from_numpy(values) for name, values in found.items()}
+                found = self._engine.evaluate_batch(**place, positions=at, **wanted)
+            return {name: torch.as_tensor(v, device=self._device) for name, v in found.items()}
         systems = len(self._first_node) - 1
         shapes = {"energy": (systems,), "forces": positions.shape, "virial": (systems, 3, 3)}
         out = {

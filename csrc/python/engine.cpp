@@ -468,5 +468,6 @@ void register_engine(py::module_& m) {
     property("dtype",
              [](Evaluator e) { return e.info().double_precision ? "float64" : "float32"; });
     property("num_exchanges", [](Evaluator e) { return e.model().num_exchanges(); });
+    property("is_long_range", [](Evaluator e) { return e.model().reads_system(); });
     property("descriptor_width", [](Evaluator e) { return e.model().descriptor_width(); });
 }

@@ -102,7 +102,6 @@ class _Member:
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
         self.has_dipoles, self.has_charges = (n in self.manifest for n in ("dipoles", "charges"))
-        self.is_long_range = any(layer["type"] == "ewald" for layer in self.manifest["layers"])
 
     def evaluate(
         self, positions: FloatArray, types: npt.NDArray[np.integer[Any]], **options: Any
@@ -223,7 +222,7 @@ class PackageBackend:
         self.r_max = max(member.model.r_max for member in self._members)
         self.has_dipoles = all(member.has_dipoles for member in self._members)
         self.has_charges = all(member.has_charges for member in self._members)
-        self.is_long_range = any(member.is_long_range for member in self._members)
+        self.is_long_range = any(member.model.is_long_range for member in self._members)
         self.has_energies = all(member.model.has_energy for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
         # only an engine that finds neighbours itself can divide a structure

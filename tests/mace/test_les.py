@@ -21,9 +21,11 @@ from mdcg.package.convert import ConversionOptions
 from mdcg.package.verification import verify_package
 from mdcg.patch import copy_model, load_model, patch_model, verify_patch
 
+from ..lammps.lmp import package as package_of
 from ..lammps.lmp import water
 
 STUBS = Path(__file__).parents[1] / "stubs"
+LES = package_of("mace_les", "float64")
 ARGUMENTS = {"sigma": 0.9, "dl": 1.8, "remove_self_interaction": False}
 
 
@@ -163,3 +165,40 @@ def test_checkpoints(build: Any, tmp_path: Path) -> None:
     done = run(str(path), "-o", "q.mdcg", stubs=False)
     assert done.returncode == 5
     assert "'les', which is not installed: pip install git+https://github.com/" in done.stderr
+
+
+def test_openmm() -> None:
+    """All atoms of a periodic system, or a part of one that is not."""
+    openmm = pytest.importorskip("openmm")
+    from mdcg.openmm import add_force
+
+    from .test_openmm import bare, evaluate, topology_of
+
+    atoms = water(2, seed=3)
+    atoms.calc = MDCGCalculator(LES, threads=1)
+    system = bare(atoms)
+    add_force(system, topology_of(atoms), LES, threads=1)
+    energy, forces = evaluate(system, atoms)
+    assert energy == pytest.approx(atoms.get_potential_energy(), rel=1e-9)
+    np.testing.assert_allclose(forces, atoms.get_forces(), atol=1e-6)
+    part = {"atoms": range(3), "threads": 1}
+    with pytest.raises(UnsupportedProblemError, match=r"leave out atoms, or set periodic=False"):
+        add_force(bare(atoms), topology_of(atoms), LES, **part)
+    force = add_force(bare(atoms), topology_of(atoms), LES, **part, periodic=False)
+    assert isinstance(force, openmm.PythonForce)
+
+
+def test_torchsim() -> None:
+    """Systems of a state have the results of the calculator."""
+    ts = pytest.importorskip("torch_sim", reason="needs Python 3.11", exc_type=ImportError)
+    from mdcg.torchsim import MDCGModel
+
+    model = MDCGModel(LES, "cpu", threads=1)
+    images = [water(1, seed=5), water(2, seed=6)]
+    found = model(ts.io.atoms_to_state(images, model.device, model.dtype))
+    calc = MDCGCalculator(LES, threads=1)
+    forces = np.concatenate([calc.get_forces(atoms) for atoms in images])
+    np.testing.assert_allclose(found["forces"].numpy(), forces, rtol=0, atol=1e-10)
+    for number, atoms in enumerate(images):
+        stress = calc.get_property("stress", atoms)[[0, 5, 4, 5, 1, 3, 4, 3, 2]].reshape(3, 3)
+        np.testing.assert_allclose(found["stress"][number].numpy(), stress, rtol=0, atol=1e-10)
