@@ -106,6 +106,24 @@ def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks
     assert "cuda:0 (" in said(got)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_long_range(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
+    """A long-range sum on devices, while lists and the box change, gives the CPU's trajectory."""
+    write_data(tmp_path / "test.data", water(2, seed=5))
+    text = hot(models("mace_les")).replace(
+        "nve all nve", "npt all npt temp 3000 3000 1 iso 1e4 1e4 1"
+    )
+    text = text.replace("fix npt", "fix q all pair 1 mdcg charges 1\nfix npt", 1)
+    text += "dump d all custom 1 out.dump id fx fy fz f_q\n"
+    text += "dump_modify d sort id format float %.17g\nrun 0\n"
+    want = run_input(tmp_path, text)
+    frames = want.dump()
+    got = run_input(tmp_path, on("cuda", text), ranks=ranks, env=env)
+    same(got, want)
+    np.testing.assert_allclose(got.dump()[-1], frames[-1], rtol=0, atol=1e-8)
+    assert np.abs(frames[-1][:, 4]).min() > 1e-6
+
+
 @pytest.mark.parametrize("name", ["mace", "nequip"])
 def test_dynamics(tmp_path: Path, models: Models, env: Any, name: str) -> None:
     """A hot run with new lists on one rank gives the trajectory of the CPU."""
