@@ -88,13 +88,13 @@ struct PairMDCG::Impl : Options {
   bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
 
-  bool device_to_device = false;     // rows of ghosts bypass the host
-  std::string through_host;          // why they do not; empty if no device sends any
-  int deviations_asked = 0;          // set by fix pair before the step
-  bigint deviations_step = -1;       // the step that forces_std belongs to
-  std::vector<double> forces_std;    // [nlocal] units of the run
-  int charges_asked = 0;             // set by fix pair before the step
-  bigint charges_step = -1;          // the step that charges belong to
+  bool device_to_device = false;               // rows of ghosts bypass the host
+  std::string through_host;                    // why they do not; empty if no device sends any
+  int deviations_asked = 0;                    // set by fix pair before the step
+  bigint deviations_step = -1;                 // the step that forces_std belongs to
+  std::vector<double> forces_std;              // [nlocal] units of the run
+  int charges_asked = 0;                       // set by fix pair before the step
+  bigint charges_step = -1;                    // the step that charges belong to
   std::vector<double> charges, descriptors;    // [nlocal] e, [num_local][width]
 
   Nodes nodes;                                   // of the members' graph

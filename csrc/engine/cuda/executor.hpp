@@ -59,7 +59,7 @@ public:
     // Takes new points, after set_graph; see DevicePoints::upload.
     void set_points(const Points& points, const double* positions, double slack);
     // The cell of the next run, for operations on the system; see System.
-    void set_cell(const double* cell, const bool* periodic) {
+    void set_system(const double* cell, const bool* periodic) {
         for (const auto& op : ops_)
             if (op->set_cell(cell, periodic, stream_)) forget_steps();
     }

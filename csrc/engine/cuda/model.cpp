@@ -229,7 +229,7 @@ private:
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
-        executor_->set_cell(system.cell, system.periodic);
+        executor_->set_system(system.cell, system.periodic);
         run_layers(communicator, results, system.energy_weights, threads);
     }
 
@@ -265,7 +265,7 @@ private:
                   [&](std::int64_t i, int) { staged[i] = system.positions[i]; });
         }
         graph_ms_ = clock.lap();
-        executor_->set_cell(system.cell, system.periodic);
+        executor_->set_system(system.cell, system.periodic);
         run_layers(nullptr, results, system.energy_weights, threads);
         return true;
     }
@@ -289,7 +289,7 @@ private:
         executor_->set_shifts(graph_, system, fresh);
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
-        executor_->set_cell(system.cell, system.periodic);
+        executor_->set_system(system.cell, system.periodic);
         run_layers(communicator, results, system.energy_weights, threads);
     }
 
