@@ -337,7 +337,7 @@ void PairMDCG::choose_exchange()
   it.through_host.clear();
   if (!exchanges || comm->nprocs == 1 || it.device == "auto" || it.device == "cpu") return;
   if (it.exchange == "host")
-    it.through_host = "exchange is host";
+    it.through_host = "the keyword exchange is host";
   else if (it.exchange == "auto")
     it.through_host = why_not_peers();
   it.device_to_device = it.through_host.empty();

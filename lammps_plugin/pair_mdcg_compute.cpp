@@ -106,9 +106,12 @@ std::string PairMDCG::why_not_peers()
   mdcg_communicator communicator = exchange.communicator();
   exchange.add_peers(communicator, comm);
   const Member &member = impl->members.front();
-  const bool can = impl->library->check_peers(member.model.get(), &communicator) == MDCG_OK;
+  const mdcg_status status = impl->library->check_peers(member.model.get(), &communicator);
   if (exchange.error) std::rethrow_exception(exchange.error);
-  return can ? "" : impl->library->last_error();
+  if (status == MDCG_OK) return "";
+  const std::string reason = impl->library->last_error();
+  if (status != MDCG_ERROR_DEVICE) error->all(FLERR, "pair_style mdcg: " + reason);
+  return reason;
 }
 
 void PairMDCG::compute(int eflag, int vflag)

@@ -89,8 +89,8 @@ public:
     DeviceMemory& operator=(DeviceMemory&&) noexcept;
 
     void reserve(std::size_t bytes);
-    // Like reserve with a 64th more, and an eighth when it grows again, but at most `spare` more,
-    // if memory allows.
+    // Like reserve, with room to grow: a 64th more at first and an eighth later, at most `spare`
+    // bytes, and none if memory is short.
     void grow(std::size_t bytes, std::size_t spare = std::numeric_limits<std::size_t>::max());
     void release() noexcept;
     std::size_t bytes() const { return bytes_; }

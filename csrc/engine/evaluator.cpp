@@ -186,6 +186,7 @@ void Evaluator::check(const Results& results) const {
 }
 
 void Evaluator::run(const System& system, Communicator* communicator, const Results& results) {
+    in_domains_ = false;
     guarded([&] { model_->evaluate(system, communicator, results); });
     prepared_ = true;
 }
@@ -212,6 +213,7 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
 
 void Evaluator::evaluate(const CellSystem& system, const Results& results) {
     check(results);
+    in_domains_ = false;
     guarded([&] { evaluate_within_memory(system, results); });
 }
 
@@ -221,7 +223,8 @@ void Evaluator::evaluate_within_memory(const CellSystem& system, const Results& 
         try {
             return divided ? evaluate_domains(system, results) : evaluate_whole(system, results);
         } catch (const MemoryError& error) {
-            if (domains_ == nullptr) throw with_advice(error, system.num_nodes);
+            if (domains_ == nullptr || system.num_nodes == 0)
+                throw with_advice(error, system.num_nodes);
             domains_->correct(error.needed);
         }
     }
@@ -231,12 +234,15 @@ bool Evaluator::divide(const CellSystem& system) {
     try {
         return domains_->divide(system, usable_threads(threads_));
     } catch (const MemoryError& error) {
-        throw EngineError(ErrorKind::memory,
-                          "memory is " + MemoryError::size_text(memory_models_ * memory_) +
-                              ", too little for the smallest domains of " +
-                              std::to_string(system.num_nodes) + " atoms: set it to " +
-                              MemoryError::size_text(1.25 * memory_models_ * error.needed) +
-                              " or more");
+        const double enough = 1.25 * memory_models_ * error.needed;
+        const bool possible = enough <= static_cast<double>(model_->total_memory());
+        throw EngineError(
+            ErrorKind::memory,
+            "memory is " + MemoryError::size_text(memory_models_ * memory_) +
+                ", too little for the smallest domains of " + std::to_string(system.num_nodes) +
+                " atoms: " +
+                (possible ? "set it to " + MemoryError::size_text(enough) + " or more"
+                          : "evaluate a smaller system, or use a device with more memory"));
     }
 }
 
@@ -252,6 +258,7 @@ EngineError Evaluator::with_advice(const MemoryError& error, std::int64_t num_at
 }
 
 void Evaluator::evaluate_domains(const CellSystem& system, const Results& results) {
+    in_domains_ = true;
     const auto start = std::chrono::steady_clock::now();
     domains_->evaluate(
         system, results, model_->descriptor_width(), usable_threads(threads_),
@@ -295,6 +302,7 @@ void Evaluator::evaluate_whole(const CellSystem& found, const Results& results) 
 
 void Evaluator::evaluate(const Batch& batch, const Results& results) {
     check(results);
+    in_domains_ = false;
     check_batch(batch, info().num_types());
     if (batch.on_device && results.descriptors != nullptr)
         throw EngineError(ErrorKind::unsupported,
@@ -389,7 +397,7 @@ std::string Evaluator::report() const {
     }
     out["kernel_summary"] = model_->kernel_summary();
     if (memory_ > 0) out["memory_bytes"] = memory_;
-    if (domains_ != nullptr && domains_->is_divided()) {
+    if (in_domains_) {
         out["domains"] = domains_->count();
         out["domain_nodes"] = domains_->max_nodes();
         out["domain_divisions"] = domains_->num_divisions();
@@ -412,7 +420,7 @@ std::string Evaluator::summary() const {
         (about.double_precision ? "float64" : "float32") + ", " + model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
-    if (domains_ != nullptr && domains_->is_divided())
+    if (in_domains_)
         text += ", " + std::to_string(domains_->count()) + " domains of at most " +
                 std::to_string(domains_->max_nodes()) + " atoms";
     text += ", " + model_->kernel_summary();

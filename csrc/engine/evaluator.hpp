@@ -98,6 +98,7 @@ private:
     double memory_ = 0;                 // bytes that evaluations may take; 0: all
     int memory_models_ = 1;             // models that share the memory that the option names
     std::unique_ptr<Domains> domains_;  // null: systems are evaluated whole
+    bool in_domains_ = false;           // the last evaluation
     double domains_ms_ = 0;             // of the last evaluation in domains
 };
 

@@ -277,8 +277,8 @@ MDCG_API void mdcg_close(mdcg_model* model); /* null does nothing */
 MDCG_API mdcg_status mdcg_prepare(mdcg_model* model);
 /* Whether rows can go directly between the devices of all ranks: opens small windows, and reads
  * what the peers of the communicator, of which only the ranks count, have written. Only gather is
- * called. All ranks call this together, and get the same answer: MDCG_OK, or MDCG_ERROR_DEVICE and,
- * in mdcg_last_error(), the reason of the first rank that has one. */
+ * called. All ranks call this together, and get the same answer: MDCG_OK, MDCG_ERROR_DEVICE if they
+ * cannot, or another failure; mdcg_last_error() is about the first rank that has a reason. */
 MDCG_API mdcg_status mdcg_check_peers(mdcg_model* model, const mdcg_communicator* communicator);
 MDCG_API mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info);
 MDCG_API int mdcg_descriptor_width(const mdcg_model* model); /* -1: model is null */

@@ -104,7 +104,8 @@ def run(options: argparse.Namespace) -> int:
             exact = checkpoint.exact(model, settings)
             with tempfile.TemporaryDirectory(prefix="mdcg-bench-") as folder:
                 kind = str(model_info(model).dtype).removeprefix("torch.")
-                stem = f"{Path(name).stem}-{kind}-{options.device}"
+                parts = "_".join(Path(name).with_suffix("").parts).strip("/")
+                stem = f"{parts}-{kind}-{''.join(symbols)}-{options.device}"
                 base = Path(options.work or folder) / stem
                 found = loaders(model, base, settings, symbols)
                 reasons = {impl: absent[impl] or unsuited(impl, model) for impl in wanted}

@@ -185,7 +185,7 @@ def table(rows: Sequence[dict[str, Any]], system: str) -> str:
     """Return the rows as text."""
     columns = (
         *("system", "atoms", "ranks", "rows by", "step, ms", "pair, ms", "engine alone, ms"),
-        *("pair/engine", "exchange, ms", "comm, ms", "new list, ms", "pair with it, +ms"),
+        *("pair/engine", "exchange, ms", "comm, ms", "new list, ms", "pair at new list, +ms"),
         *("ns/day", "outside pair", "speedup", "efficiency", "dE, eV/atom"),
     )
     lines = []
@@ -198,7 +198,8 @@ def table(rows: Sequence[dict[str, Any]], system: str) -> str:
             speedup = row["efficiency"] * row["ranks"]
             gain = [f"{speedup:.2f}x", f"{row['efficiency']:.1%}", f"{row['difference']:.1e}"]
         ratio = f"{row['pair'] / row['engine']:.3f}" if row["ranks"] == 1 else "-"
-        start = [system, str(row["atoms"]), str(row["ranks"]), row["exchange_by"]]
+        start = [system, str(row["atoms"]), str(row["ranks"])]
+        start.append(row["exchange_by"] if row["ranks"] > 1 else "-")
         lines.append([*start, *times, ratio, *rest, f"{row['outside']:.1%}", *gain])
     text = numbers_table(columns, lines)
     text += f"\nns/day at 1 fs, with a new list every {_KEPT} steps, as the columns after it\n"

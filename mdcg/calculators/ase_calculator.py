@@ -120,7 +120,7 @@ class MDCGCalculator(Calculator):
         For packages: memory that an evaluation may take, as a share of that of the device
         (``"90 %"``) or a size (``"120 GB"``; also MB, TB, MiB, GiB). A structure that needs more is
         divided into domains, which are evaluated one after the other. The number of domains follows
-        from the structure and this option alone; results differ from those without domains by
+        from the structure, the skin and this memory; results differ from those without domains by
         rounding. A committee's packages share the memory. None: a structure that needs more memory
         than there is raises ``MemoryError``.
 

@@ -66,7 +66,7 @@ def test_dynamics(
     )
     assert "Neighbor list builds = 0" not in peer.text
     assert "rows of ghosts go from device to device" in said(peer)
-    assert "rows of ghosts go through the host, because exchange is host" in said(host)
+    assert "rows of ghosts go through the host, because the keyword exchange is host" in said(host)
     same_bits(peer, host)
     same(peer, same_as)
 

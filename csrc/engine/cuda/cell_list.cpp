@@ -183,10 +183,10 @@ void CudaCellList::make(const CellArguments& grid, const VerletSkin& watch,
         a.image = graph.image_rows;
         launch(write_edges_, 32 * num_points);
     };
-    std::vector<std::int32_t> order =
-        graph.take_rows({copies ? nullptr : a.order, 0, watch.reach(), "the system has",
-                         "set memory to '92 %', and it is evaluated in domains", write},
-                        stream);
+    std::vector<std::int32_t> order = graph.take_rows(
+        {copies ? nullptr : a.order, 0, watch.reach(), "the system has",
+         copies ? "use more ranks" : "set memory to '92 %', and it is evaluated in domains", write},
+        stream);
     graph.complete(points.types, num_types, true, stream);
     node = std::move(order);  // last: after an error the caller keeps the order of its old list
 }

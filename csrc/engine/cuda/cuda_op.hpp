@@ -76,9 +76,9 @@ public:
     virtual bool by_sender_type() const { return false; }
     // Bytes of the row that it writes for each sender of pairs; 0: it writes none.
     virtual std::int64_t pair_row_bytes() const { return 0; }
-    // Whether passes may be called for the receivers from DeviceEdges::num_outer on and for those
-    // before, in any order. The backward pass completes the gradients of ghosts when it has been
-    // called for the latter.
+    // Whether a pass may be called twice: for receivers without ghosts (from
+    // DeviceEdges::first_inner on) and for the others, in any order. Gradients of ghosts are
+    // complete after the call for the others.
     virtual bool takes_halves() const { return false; }
     // Scratch memory that forward or backward will ask for, for this list.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }

@@ -63,11 +63,14 @@ std::int64_t padded(std::int64_t count, std::int64_t capacity) {
     return count + count / (capacity == 0 ? 64 : 16);
 }
 
-// Makes room for `count` items, and lays the memory out for as many as fit; `take` returns bytes.
+// Makes room for `count` items, and for more where that takes at most `spare` bytes, and lays the
+// memory out for as many as fit; `take` returns bytes.
 template <typename Take>
-void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take) {
+void lay_out(DeviceMemory& memory, std::int64_t count, std::int64_t& capacity, const Take& take,
+             std::size_t spare = DeviceEdges::ALL) {
     if (count > capacity) {
-        const std::int64_t wanted = padded(count, capacity);
+        std::int64_t wanted = padded(count, capacity);
+        if (take(nullptr, wanted) - take(nullptr, count) > spare) wanted = count;
         capacity = 0;
         try {
             memory.reserve(take(nullptr, wanted));
@@ -157,7 +160,7 @@ std::size_t DeviceEdges::bytes() const {
 // -- memory --------------------------------------------------------------------------------------
 
 void DeviceEdges::reserve_nodes(std::int64_t local, std::int64_t nodes) {
-    num_local = num_outer = local;
+    num_local = first_inner = local;
     num_nodes = nodes;
     group = edge_order == EdgeOrder::any ? 0 : GROUP;
     lay_out(nodes_, std::max<std::int64_t>(nodes, 1), node_capacity_,
@@ -228,9 +231,12 @@ void DeviceEdges::reserve_edges(std::int64_t edges) {
         parts.take(active_rows, paired ? count : 0);
         return std::max(parts.bytes(), made + Workspace(nullptr, count).bytes);
     };
-    if (items > edge_capacity_)
-        before_growth(take(nullptr, items) - std::min(take(nullptr, items), edges_.bytes()));
-    lay_out(edges_, items, edge_capacity_, take);
+    std::size_t spare = ALL;
+    if (items > edge_capacity_) {
+        const std::size_t needed = take(nullptr, items);
+        spare = before_growth(needed - std::min(needed, edges_.bytes()));
+    }
+    lay_out(edges_, items, edge_capacity_, take, spare);
     shifts = {};
 }
 

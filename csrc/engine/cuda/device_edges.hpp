@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -104,8 +105,10 @@ public:
     // groups. The numbers of senders and rows are left at 0.
     std::vector<ReceiverRange> divided(std::int64_t most_edges) const;
 
-    // Called with the bytes that memory for edges is about to grow by; may throw.
-    std::function<void(std::size_t)> before_growth = [](std::size_t) {};
+    static constexpr std::size_t ALL = std::numeric_limits<std::size_t>::max();
+    // Called with the bytes that memory for edges must grow by. Returns how much more it may grow,
+    // or throws.
+    std::function<std::size_t(std::size_t)> before_growth = [](std::size_t) { return ALL; };
     // How the next list is made.
     EdgeOrder edge_order = EdgeOrder::any;
     bool by_sender_type = false;  // see by_length
@@ -115,7 +118,7 @@ public:
     std::int64_t range_edges = 8192;
     int gradient_streams = 1;  // streams whose kernels add to gradients of edges at the same time
     std::int64_t num_local = 0, num_nodes = 0, num_edges = 0;
-    std::int64_t num_outer = 0;         // local nodes from here on receive nothing from ghosts
+    std::int64_t first_inner = 0;       // local nodes from here on have no ghosts as neighbours
     std::vector<ReceiverRange> ranges;  // one, or those whose rows fit into the buffers
 
     // On the device.

@@ -40,7 +40,11 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       energy_weights_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
-    graph_.before_growth = [this](std::size_t more) { check_memory(bytes() + more); };
+    graph_.before_growth = [this](std::size_t more) {
+        const std::size_t needed = bytes() + more;
+        check_memory(needed);
+        return needed > bytes() ? allowed_memory() - needed : 0;
+    };
     std::int64_t row = 1;
     for (const auto& op : ops_) {
         graph_.edge_order = std::max(graph_.edge_order, op->edge_order());
@@ -194,7 +198,7 @@ void CudaExecutor<T>::reserve() {
                                lacking(edge_gradient_, gradients) +
                                lacking(energy_weights_, weights);
     check_memory(needed);
-    // what is left over after all three
+    // a third of what is left for each of the two that grow; a third stays free
     const std::size_t spare = needed > bytes() ? (allowed_memory() - needed) / 3 : 0;
     arena_.grow(most, spare);
     edge_gradient_.grow(gradients, spare);
@@ -411,8 +415,8 @@ void CudaExecutor<T>::enqueue_layer(const Stage& stage, bool backward, Half half
     worker_.half = half;
     Range nodes{0, graph_.num_nodes};
     if (half != Half::whole && !stage.exchanges())
-        nodes = (half == Half::first) == backward ? Range{0, graph_.num_outer}
-                                                  : Range{graph_.num_outer, graph_.num_local};
+        nodes = (half == Half::first) == backward ? Range{0, graph_.first_inner}
+                                                  : Range{graph_.first_inner, graph_.num_local};
     this->run_op(stage, stage.ops[0], backward, worker_, nodes, graph_);
 }
 

@@ -49,7 +49,7 @@ public:
     bool make_list(const VerletSkin& watch, const ListPoints& points, Graph& graph);
     // The last `inner` local nodes of a new list receive nothing from ghosts; 0 if it is not
     // called.
-    void set_inner(std::int64_t inner) { graph_.num_outer = graph_.num_local - inner; }
+    void set_inner(std::int64_t inner) { graph_.first_inner = graph_.num_local - inner; }
     void set_cell(const VerletSkin& watch) { cells_.set_cell(watch, stream_); }
     // Makes a new list of some systems of a batch, and takes their positions; positions() is not
     // read then. Throws the same errors as CudaBatch::make_list.
@@ -135,7 +135,7 @@ private:
     // Whether operations run while rows of ghosts travel. Half of a small system leaves the device
     // idle for longer than the rows travel.
     bool overlaps() const {
-        return !small_ && graph_.num_local - graph_.num_outer >= DeviceEdges::fewest_filling;
+        return !small_ && graph_.num_local - graph_.first_inner >= DeviceEdges::fewest_filling;
     }
     void forget_steps() {
         for (auto& [kind, step] : steps_) step.stale = true;

@@ -4,7 +4,7 @@
 namespace mdcg {
 
 // An operation on edges runs in halves while rows of ghosts travel: one half for the receivers that
-// receive nothing from ghosts (DeviceEdges::num_outer), one for the others. The first half of an
+// receive nothing from ghosts (DeviceEdges::first_inner), one for the others. The first half of an
 // exchange enqueues the copies of what it sends, the second one communicates.
 enum class Half : char { whole, first, second };
 

@@ -60,7 +60,7 @@ ListChange VerletSkin::needs_rebuild(std::int64_t num_atoms, const double* posit
     valid_ = false;
     num_atoms_ = num_atoms;
     periodic_ = directions;
-    check_images(heights(), periodic_, reach());
+    if (shortest_ == cutoff_) check_images(heights(), periodic_, reach());
     return ListChange::edges;
 }
 

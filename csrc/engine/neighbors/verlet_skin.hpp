@@ -20,7 +20,8 @@ enum class ListChange {
 class VerletSkin {
 public:
     // Lengths in Å. With skin 0 a list is made whenever an atom moves. A list covers
-    // every cutoff from `shortest` (negative: from `cutoff`) to `cutoff`.
+    // every cutoff from `shortest` (negative: from `cutoff`) to `cutoff`. With a `shortest`, the
+    // number of periodic images within reach is not checked.
     VerletSkin(double cutoff, double skin, double shortest = -1);
 
     // Throws GeometryError. `positions`: [num_atoms][3] Å; `cell`: [3][3] Å, rows are vectors, only
