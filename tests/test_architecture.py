@@ -358,7 +358,7 @@ ENGINE_ROOMS: dict[str, set[str]] = {
     "ops/node": {".", "package", "kernels", "backend/cpu", "cuda"},
     "ops/conv": {".", "package", "kernels", "backend/cpu", "edges", "cuda", "ops/node"},
     "ops/pair": {".", "package", "backend/cpu", "edges", "neighbors", "cuda", "ops/node"},
-    "ops/system": {".", "package", "backend/cpu", "neighbors", "cuda"},
+    "ops/system": {".", "package", "backend/cpu", "edges", "neighbors", "cuda"},
 }
 
 

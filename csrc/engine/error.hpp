@@ -104,4 +104,10 @@ struct MemoryError : EngineError {
     throw EngineError(ErrorKind::argument, std::move(sentence));
 }
 
+[[noreturn]] inline void charges_too_large() {
+    throw EngineError(ErrorKind::numeric,
+                      "the charges of the atoms are too large, or are not finite numbers: atoms "
+                      "may be too close, or the model does not know such structures");
+}
+
 }  // namespace mdcg

@@ -321,7 +321,8 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
     if (batch.on_device)
         throw EngineError(ErrorKind::unsupported,
                           "positions of the batch are in the memory of a device, where models on "
-                          "the cpu and dispersion do not read them: give those of the host");
+                          "the cpu, dispersion and long-range sums do not read them: give those of "
+                          "the host");
     if (model_->makes_edges() || model_->reads_system()) return evaluate_each(batch, results);
     guarded([&] { share_groups(batch, results); });
     prepared_ = true;

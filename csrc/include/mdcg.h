@@ -131,8 +131,8 @@ typedef struct mdcg_system {
     /* Non-zero: the library makes the full list of neighbours; edges must be absent. Without
      * ghosts, communicator and copies of nodes, it makes the list from positions and cell, and
      * keeps it while atoms move less than the skin allows. On devices there may also be ghosts, a
-     * communicator or copies of nodes (below), but then no cell: the list is made whenever `list`
-     * does not name the list that the model holds. */
+     * communicator or copies of nodes (below), but then no cell, except for a long-range sum: the
+     * list is made whenever `list` does not name the list that the model holds. */
     int make_edges;
     /* Instead of shifts: edge e has the shift image_shifts[image[e]]. The shifts may change while
      * `list` names the same edges, but not `image`. */

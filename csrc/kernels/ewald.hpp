@@ -1,13 +1,14 @@
-// Waves of a cell, and arguments of kernels/ewald.cuh.
+// Arguments of kernels/ewald.cuh.
 #pragma once
 
 #include "kernels/types.hpp"
 
 namespace mdcg {
 
-constexpr double CHARGE_UNITS =
-    1099511627776.0;  // 2^40: sums are integers of 2^-40 e, which add in any order
-constexpr double MAX_CHARGE = 4194304.0;  // 2^22 e; sums of charges below this fit into 64 bits
+// Sums of charges are integers of 2^-40 e, which add in any order. They fit into 64 bits while the
+// absolute values of all charges add up to less than MAX_CHARGE.
+constexpr double CHARGE_UNITS = 0x1p40;
+constexpr double MAX_CHARGE = 0x1p22;  // e
 
 // The waves exp(2 pi i (n1 s1 + n2 s2 + n3 s3)) with the same n1 and n2, where s are fractions of
 // the cell. They are pairs with n3 = m and -m for m = from, from + 1, ...
@@ -15,56 +16,45 @@ struct WaveColumn {
     int n1, n2, from, count;
     Long first;  // number of the first pair
 };
-static_assert(sizeof(WaveColumn) == 24);
 
-// The pairs of a thread, of one column: m, m + step, m + 2 step, ... , with the numbers pair,
-// pair + step, ...
-constexpr int THREAD_PAIRS = 4;
-struct WavePairs {
-    int n1, n2, m, step;
-    Long pair;
-};
-static_assert(sizeof(WavePairs) == 24);
-
-constexpr int EWALD_TILE = 32;  // atoms, one for each lane of a warp
-constexpr int EWALD_ROW = 33;   // items of a row of a tile: threads read rows at the same time
-constexpr int EWALD_WARPS = 8, EWALD_THREADS = 32 * EWALD_WARPS;
-
-// What depends on the cell. With sums t and f of the waves or pairs of a charge q, dE/dq is
-// scale t + own q, and component d of the force q sum_j f_j field[j][d].
-struct EwaldCell {
-    double inverse[9];  // of the cell
-    double field[9];
-    double scale, own;
-    double square;  // sigma^2, Å^2
-    double unused;
-};
-static_assert(sizeof(EwaldCell) == 176);
+// Items of a tile of the sums: of atoms, and of columns and m of blocks of both sweeps.
+constexpr int WAVE_ATOMS = 64, SUM_COLUMNS = 64, SUM_WAVES = 16, FIELD_COLUMNS = 16;
+constexpr int WAVE_THREADS = 128;    // threads of a block in both sweeps
+constexpr int FACTOR_COLUMNS = 8;    // columns of a block of wave_factors
+constexpr double TOTAL_UNITS = 256;  // per e, in the total of absolute charges
 
 template <typename T>
 struct EwaldArguments {
-    const double* positions;    // [num_nodes][3] Å
-    const T* charges;           // [num_local][width]
-    const EwaldCell* cell;      // [1]
-    const WavePairs* pairs;     // [num_threads]
+    Long num_atoms;
+    const double* positions;  // [num_atoms][3] Å
+    const T* x;               // [num_atoms][width] charges
+    T* gradient;              // [num_atoms][width] of x, or null
+    int width, add;           // add, not 0: add to `gradient`
+    double* energies;         // [num_atoms], added to
+    double* forces;           // [num_atoms][3], added to, or null
+    double* virials;          // [num_atoms][6] xx yy zz xy xz yz, added to, or null
+    double own;               // added to dE/dq for each e of a charge
+    double sigma;             // Å
+    double unit;              // 1 / (4 pi epsilon_0), eV Å / e^2; for open systems
+    // In a cell:
+    double inverse[9];  // of the cell [3][3], whose rows are vectors
+    int bounds[3];      // largest |n|
+    int padded;         // num_atoms, rounded up to a multiple of WAVE_ATOMS
+    Long num_columns, num_sums;
+    Long sum_tiles;             // tiles of SUM_WAVES m, from m = 0 on
+    Long num_splits;            // blocks that share the atoms of a tile of columns
+    Long num_parts;             // sums over columns of which a field consists
     const WaveColumn* columns;  // [num_columns]
-    const double* weights;      // [num_pairs][2] of m and -m
-    Long* sums;                 // [num_pairs][4] in CHARGE_UNITS, then the sum of absolute charges
-    const Long* own_sums;       // [num_pairs][4] of the atoms of this process
-    double* factors;            // [num_pairs][4] of the sums of waves, see kernels/ewald.cuh
-    double* parts;              // [splits][4][num_local] parts of the sums t and f
-    double* virials;            // [num_virials][9] parts of the virial
-    double* potentials;         // [num_local] dE/dq
-    double* own_forces;         // [num_local][3] eV/Å
-    double* energies;           // [num_local], added to
-    double* forces;             // [num_nodes][3], added to
-    double* node_virials;       // [num_nodes][9], or null; the first row is added to
-    T* gradient;                // [num_local][width]
-    double sigma;               // Å
-    Long num_local, num_threads, num_columns, num_pairs, num_virials;
-    int bounds[3];  // largest |n| of each direction
-    int chunks, splits, width, add, unused;
+    const double* weights;      // [pairs][2] of n3 = m and -m; 0: not a wave
+    T* charges;                 // [padded] zeros behind the atoms
+    T* powers[3];    // [bounds[d] + 1][padded][2] cosine and sine of n s in each direction
+    Long* sums;      // [num_sums] of all processes: [pairs][4]; then the sum of absolute charges
+    Long* own_sums;  // [num_sums] of this process
+    T* factors;      // [pairs][4]
+    double* fields;  // [num_parts][4][padded] sums of re(t), n1 im(t), n2 im(t), n3 im(t)
+    double* virial_sums;  // [blocks of wave_factors][6]
+    int* failures;        // [1] not 0: the charges are too large
 };
-static_assert(sizeof(EwaldArguments<float>) == 216);
+static_assert(sizeof(EwaldArguments<float>) == 312 && sizeof(EwaldArguments<double>) == 312);
 
 }  // namespace mdcg

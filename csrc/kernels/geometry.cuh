@@ -235,3 +235,13 @@ extern "C" __global__ void __launch_bounds__(128) assemble(const AssembleArgumen
     else
         assemble_node<false>(p, node, threadIdx.x % 32);
 }
+
+extern "C" __global__ void __launch_bounds__(128) add_own_forces(const OwnForceArguments a) {
+    const Long n = thread_number();
+    if (n >= a.num_local) return;
+    for (int k = 0; k < 3; ++k) a.forces[3 * n + k] += a.own_forces[3 * n + k];
+    if (a.virials == nullptr) return;
+    const double* const v = a.own_virials + 6 * n;
+    const double rows[9] = {v[0], v[3], v[4], v[3], v[1], v[5], v[4], v[5], v[2]};
+    for (int i = 0; i < 9; ++i) a.virials[9 * n + i] += rows[i];
+}

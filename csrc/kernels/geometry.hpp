@@ -59,4 +59,14 @@ struct AssembleArguments {
 };
 static_assert(sizeof(AssembleArguments<float>) == 136 && sizeof(AssembleArguments<double>) == 136);
 
+// forces += own_forces, virials += own_virials.
+struct OwnForceArguments {
+    const double* own_forces;   // [num_local][3]
+    const double* own_virials;  // [num_local][6] xx yy zz xy xz yz
+    double* forces;             // [num_local][3]
+    double* virials;            // [num_local][9], or null
+    Long num_local;
+};
+static_assert(sizeof(OwnForceArguments) == 40);
+
 }  // namespace mdcg

@@ -35,16 +35,6 @@ extern "C" __global__ void __launch_bounds__(256) take_column(const ColumnArgume
     for (int k = 1; k < a.out_width; ++k) out[k] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(256) add_point_forces(const PointForceArguments a) {
-    const Long n = thread_number();
-    if (n >= a.num_local) return;
-    for (int k = 0; k < 3; ++k) a.forces[3 * n + k] += a.point_forces[3 * n + k];
-    if (a.virials == nullptr) return;
-    const double* const v = a.point_virials + 6 * n;
-    const double rows[9] = {v[0], v[3], v[4], v[3], v[1], v[5], v[4], v[5], v[2]};
-    for (int i = 0; i < 9; ++i) a.virials[9 * n + i] += rows[i];
-}
-
 // How much a neighbour counts: 1 / (1 + exp(-steepness (radius / r - 1))).
 struct PairCount {
     double radius, steepness;  // radius: sum of both covalent radii

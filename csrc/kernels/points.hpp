@@ -79,16 +79,6 @@ struct DispersionArguments {
 };
 static_assert(sizeof(DispersionArguments<double>) == 240);
 
-// forces += point_forces, virials += point_virials.
-struct PointForceArguments {
-    const double* point_forces;   // [num_local][3]
-    const double* point_virials;  // [num_local][6]
-    double* forces;               // [num_local][3]
-    double* virials;              // [num_local][9], or null
-    Long num_local;
-};
-static_assert(sizeof(PointForceArguments) == 40);
-
 // Copies column 0 of `rows` to column 0 of `out`, and sets the other columns of `out` to zero.
 template <typename T>
 struct ColumnArguments {

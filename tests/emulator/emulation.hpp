@@ -225,6 +225,14 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
     return a < b ? b : a;
 }
 inline float rsqrtf(float x) { return float(1 / sqrt(double(x))); }
+inline void sincospi(double x, double* s, double* c) {
+    *s = sin(3.141592653589793238 * x);
+    *c = cos(3.141592653589793238 * x);
+}
+inline void sincospif(float x, float* s, float* c) {
+    *s = float(sin(3.141592653589793238 * double(x)));
+    *c = float(cos(3.141592653589793238 * double(x)));
+}
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

@@ -1,10 +1,11 @@
-"""Long-range sums on a CUDA device against the same on the processor.
+"""The long-range sum on a CUDA device against the same on the processor.
 
 pytest does not collect this file. test_cuda_cases.py runs it on an emulated or a real device.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,90 +13,256 @@ import numpy as np
 import pytest
 
 from mdcg import _core
+from mdcg.package import Package
+from mdcg.package.linear_map import LinearMap
+from mdcg.problem import Irreps
 
-from ..covering import covering
 from .capi import Exchange, Rank
 from .cells import CELLS
-from .programs import R_MAX, open_model
-from .test_ewald import BOXES, close, package, system
+from .cuda_cases import both
+from .cuda_device import Device
+from .cuda_list_cases import with_copies
+from .programs import R_MAX, Array, Program
+from .test_ewald import BOXES, NUMBERS, OtherRank, close, package, system
 from .test_ghosts import evaluate_together, parts
 
-LIMIT = {"float64": 1e-10, "float32": 3e-5}
+LIMIT = {"float64": 1e-11, "float32": 1e-5}
+WANTED: dict[str, Any] = {"virial": True, "descriptors": True}
 
 
-def both(path: Path, dtype: str, **options: Any) -> tuple[Any, Any]:
-    return open_model(package(dtype, **options), path), _core.Model(str(path), device="cuda")
-
-
-def compare(device: Any, cpu: Any, s: dict[str, Any], dtype: str) -> None:
-    got, want = (model.evaluate(**s, virial=True) for model in (device, cpu))
+def compare(got: dict[str, Any], want: dict[str, Any], limit: float) -> None:
+    assert set(got) == set(want)
     for name, value in want.items():
-        close(np.asarray(got[name]), np.asarray(value), LIMIT[dtype], name)
+        close(np.asarray(got[name]), np.asarray(value), limit, name)
 
 
-@covering(box=list(BOXES), own=["kept", "removed"], dtype=["float64", "float32"])
-def test_results(tmp_path: Path, box: str, own: str, dtype: str) -> None:
-    cpu, device = both(tmp_path / "p.mdcg", dtype, own=own)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("box", list(BOXES))
+def test_results(tmp_path: Path, box: str, dtype: str) -> None:
+    numbers = list(NUMBERS)[list(BOXES).index(box) % len(NUMBERS)]
+    own = ["kept", "removed"][list(BOXES).index(box) % 2]
+    cpu, cuda = both(package(dtype, numbers, own), tmp_path / "p.mdcg")
     s = system(BOXES[box])
-    compare(device, cpu, s, dtype)
-    energy = device.evaluate(**s, forces=False)["energy"]
-    assert energy == pytest.approx(cpu.evaluate(**s)["energy"], rel=LIMIT[dtype])
-    descriptors = (m.evaluate(**s, descriptors=True)["descriptors"] for m in (device, cpu))
-    close(*(found[:, -1] for found in descriptors), LIMIT[dtype], "charges")
+    want = cpu.evaluate(**s, **WANTED)
+    found = [cuda.evaluate(**s, virial=True) for _ in range(3)]  # at once, captured, replayed
+    compare(cuda.evaluate(**s, **WANTED), want, LIMIT[dtype])
+    for other in found:
+        for name, value in found[0].items():
+            assert np.array_equal(other[name], value), name
+    alone = cuda.evaluate(**s, forces=False)
+    close(alone["energies"], want["energies"], LIMIT[dtype], "energies")
 
 
-def test_steps(tmp_path: Path, rng: np.random.Generator) -> None:
-    """Positions, cells, boundaries and numbers of atoms change while steps are captured."""
-    cpu, device = both(tmp_path / "p.mdcg", "float64")
-    s = system(np.diag([8.3, 9.1, 7.7]), nodes=20)
-    for step in range(14):
-        compare(device, cpu, s, "float64")
+def test_many_and_few_tiles(tmp_path: Path) -> None:
+    """More atoms, columns and waves than a tile of the kernels has, whatever the device has."""
+    cpu, cuda = both(package(numbers="fine"), tmp_path / "p.mdcg")
+    for lengths in ((11.0, 12.0, 33.0), (2.1, 2.0, 2.2), (1.1, 1.0, 1.15)):  # at last no waves
+        s = system(np.diag(lengths), nodes=150)
+        compare(cuda.evaluate(**s, **WANTED), cpu.evaluate(**s, **WANTED), LIMIT["float64"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_bits_do_not_depend_on_the_device(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks share the sums in another way on a device of another size."""
+    _, cuda = both(package(dtype, "fine"), tmp_path / "p.mdcg")
+    s = system(np.diag([12.0, 11.0, 14.0]), nodes=140)
+    want = cuda.evaluate(**s, virial=True)
+    monkeypatch.setenv("EMULATED_CUDA_MULTIPROCESSORS", "1")
+    got = _core.Model(str(tmp_path / "p.mdcg"), device="cuda").evaluate(**s, virial=True)
+    for name, value in want.items():
+        assert np.array_equal(got[name], value), name
+
+
+def test_steps(tmp_path: Path) -> None:
+    """Positions and cell change, with the same captured step and without."""
+    cpu, cuda = both(package(), tmp_path / "p.mdcg")
+    rng = np.random.default_rng(3)
+    s = system(CELLS["triclinic"], nodes=20)
+    for scale in (1.0, 1.0, 1.003, 1.003, 1.006, 0.5, 1.4, None, None, 1.0, 1.0):
         s["positions"] = s["positions"] + rng.normal(scale=0.01, size=s["positions"].shape)
-        if step in (3, 4, 5):  # the waves stay the same, or others enter
-            s["cell"] = s["cell"] * (1.0001 if step < 5 else 1.05)
-        if step in (7, 9):
-            s["periodic"] = (step == 9,) * 3
-        if step == 11:
-            s = system(CELLS["triclinic"], nodes=9)
+        now = {**s, "cell": s["cell"] * (scale or 1.0)}
+        if scale is None:
+            now = {"positions": s["positions"], "types": s["types"]}
+        if scale == 0.5:
+            now["positions"] = s["positions"] * 0.5
+        compare(
+            cuda.evaluate(**now, virial=True), cpu.evaluate(**now, virial=True), LIMIT["float64"]
+        )
+    assert json.loads(cuda.report())["replays"] > 5
 
 
-def test_several_tiles_and_few_waves(tmp_path: Path) -> None:
-    """Tiles that are not full, and a cell so small that it has no waves."""
-    cpu, device = both(tmp_path / "p.mdcg", "float32")
-    compare(device, cpu, system(np.diag([9.0, 10.0, 11.0]), nodes=70), "float32")
-    compare(device, cpu, system(np.diag([1.9, 1.8, 1.95])), "float32")
+def test_images(tmp_path: Path) -> None:
+    """Atoms far from the cell, in single precision, too."""
+    for dtype, limit in (("float64", 1e-10), ("float32", 3e-5)):
+        cpu, cuda = both(package(dtype), tmp_path / f"{dtype}.mdcg")
+        s = system(BOXES["left-handed"])
+        want = cpu.evaluate(**s, virial=True)
+        s["positions"] = s["positions"] + 200 * s["cell"].sum(axis=0)
+        compare(cuda.evaluate(**s, virial=True), want, limit)
 
 
-@pytest.mark.parametrize("cuts", [(0.4,), (0.0,)])
-def test_ranks(tmp_path: Path, cuts: tuple[float, ...]) -> None:
-    path = tmp_path / "p.mdcg"
-    s = system(CELLS["triclinic"], nodes=24)
-    want = open_model(package(), path).evaluate(**s, virial=True)
+@pytest.mark.parametrize("box", ["triclinic", "open"])
+@pytest.mark.parametrize("nodes", [0, 1, 2])
+def test_hardly_any_nodes(tmp_path: Path, box: str, nodes: int) -> None:
+    cpu, cuda = both(package(), tmp_path / "p.mdcg")
+    s = system(BOXES[box], nodes=2)
+    s["positions"], s["types"] = s["positions"][:nodes], s["types"][:nodes]
+    for _ in range(2):
+        compare(cuda.evaluate(**s, virial=True), cpu.evaluate(**s, virial=True), LIMIT["float64"])
+
+
+def of_types(charges: Array) -> Package:
+    """Return a package whose charges depend on the types alone."""
+    p = Program(3, "float64")
+    p.ewald(p.table("1x0e", charges.reshape(3, 1)), *NUMBERS["usual"], True, "long_range")
+    return p.package()
+
+
+def test_charges_that_do_not_depend_on_positions(tmp_path: Path) -> None:
+    """Without a gradient of charges, forces come from the sum alone."""
+    cpu, cuda = both(of_types(np.array([0.4, -0.8, 0.1])), tmp_path / "p.mdcg")
+    s = system(BOXES["triclinic"])
+    for _ in range(3):
+        compare(cuda.evaluate(**s, virial=True), cpu.evaluate(**s, virial=True), LIMIT["float64"])
+
+
+def test_two_sums(tmp_path: Path) -> None:
+    """Two sums of the same charges, whose gradients add up."""
+    p = Program(3, "float64")
+    x = p.features(7)
+    weights = {(0, 0): p.random(7, 1) / 3}
+    charges = p.linear(x, LinearMap(x.irreps, Irreps.parse("1x0e"), weights), "charges")
+    p.charges(charges)
+    p.readout(x)
+    p.ewald(charges, *NUMBERS["usual"], True, "one")
+    p.ewald(charges, *NUMBERS["coarse"], False, "two")
+    cpu, cuda = both(p.package(), tmp_path / "p.mdcg")
+    for box in ("triclinic", "open"):
+        s = system(BOXES[box])
+        for _ in range(3):
+            compare(
+                cuda.evaluate(**s, virial=True), cpu.evaluate(**s, virial=True), LIMIT["float64"]
+            )
+
+
+def given(s: dict[str, Any]) -> dict[str, Any]:
+    """Return the system with edges and a table of shifts."""
     near = _core.NeighborList(R_MAX, 0.0)
     near.update(s["positions"], s["cell"], s["periodic"])
     table, image = np.unique(near.shifts, axis=0, return_inverse=True)
-    g = {**s, "sender": near.sender, "receiver": near.receiver, "image": image.reshape(-1)}
-    g["image_shifts"] = table
+    return {
+        **s,
+        "sender": near.sender,
+        "receiver": near.receiver,
+        "image": image.reshape(-1),
+        "image_shifts": table,
+    }
+
+
+@pytest.mark.parametrize("cuts", [(), (0.5,), (0.0,), (0.3, 0.7)])
+def test_ranks(tmp_path: Path, cuts: tuple[float, ...]) -> None:
+    """Ranks with given edges, one of them without atoms, have the results of one."""
+    path = tmp_path / "p.mdcg"
+    cpu, _ = both(package(), path)
+    s = system(CELLS["triclinic"], nodes=24)
+    want = cpu.evaluate(**s, virial=True)
+    g = given(s)
     ranks = [Rank(str(path), *part, device="cuda", kernels="auto") for part in parts(g, *cuts)]
     exchange = Exchange(len(ranks), len(g["positions"]))
     names = ("energy", "energies", "forces", "virial")
-    found = [evaluate_together(ranks, g, exchange, wanted=names) for _ in range(3)]
+    found = [
+        evaluate_together(ranks, g, exchange, wanted=names, same_edges=i > 0) for i in range(3)
+    ]
     assert exchange.calls == ["sum"] * 3
-    for name in names:
-        assert np.array_equal(found[0][name], found[2][name]), name
-        close(found[0][name], np.asarray(want[name]), 1e-10, name)
+    for other in found:
+        for name in names:
+            assert np.array_equal(other[name], found[0][name]), name
+    compare(found[0], {name: want[name] for name in names}, LIMIT["float64"])
     for rank in ranks:
         rank.close()
 
 
+def test_copies_and_a_cell(tmp_path: Path) -> None:
+    """The device finds the neighbours among copies, and the cell is given for the sum."""
+    path = tmp_path / "p.mdcg"
+    cpu, _ = both(package(), path)
+    s = system(CELLS["triclinic"], nodes=24)
+    s["positions"] = np.linalg.solve(s["cell"].T, s["positions"].T).T % 1.0 @ s["cell"]
+    g = {**with_copies(s["positions"], s["types"], s["cell"], R_MAX + 0.3, 0.3), "cell": s["cell"]}
+    nodes = np.arange(24)
+    rank = Rank(str(path), nodes, nodes[:0], device="cuda", kernels="auto")
+    want = cpu.evaluate(**s, virial=True)
+    names = ("energy", "energies", "forces", "virial")
+    for step in range(3):
+        got = rank.evaluate(g, None, names, same_edges=step > 0)
+        compare(got, {name: want[name] for name in names}, LIMIT["float64"])
+    with pytest.raises(RuntimeError, match="given without a cell, expected cell and periodic"):
+        rank.evaluate({k: v for k, v in g.items() if k != "cell"}, None, names)
+    rank.close()
+
+
+def test_batches(tmp_path: Path) -> None:
+    cpu, cuda = both(package(), tmp_path / "p.mdcg")
+    systems = [system(BOXES[box], seed=i) for i, box in enumerate(("triclinic", "open", "small"))]
+    batch: dict[str, Any] = {
+        "first_node": np.cumsum([0, *(len(s["types"]) for s in systems)]),
+        "positions": np.concatenate([s["positions"] for s in systems]),
+        "types": np.concatenate([s["types"] for s in systems]),
+        "cells": np.stack([s.get("cell", np.eye(3)) for s in systems]),
+        "periodic": np.stack([np.full(3, "cell" in s) for s in systems]),
+        "virial": True,
+    }
+    found = cuda.evaluate_batch(**batch)
+    compare(found, cpu.evaluate_batch(**batch), LIMIT["float64"])
+    for _ in range(2):
+        again = cuda.evaluate_batch(**batch)
+        assert all(np.array_equal(again[name], value) for name, value in found.items())
+    device = Device()
+    there = {"positions": device.upload(batch.pop("positions"))}
+    with pytest.raises(_core.EngineError, match="dispersion and long-range sums do not read them"):
+        cuda.evaluate_batch(**batch, addresses=there)
+    device.release()
+
+
 def test_refusals(tmp_path: Path) -> None:
-    _, device = both(tmp_path / "p.mdcg", "float64")
+    path = tmp_path / "p.mdcg"
+    _, cuda = both(package(), path)
     s = system(CELLS["triclinic"])
-    for changes, message in (
-        ({"periodic": (True, False, False)}, "periodic along 1 direction, expected 0 or 3"),
-        ({"virials": True}, "no virials of single atoms"),
-        ({"cell": np.diag([400.0, 3.0, 3.0])}, "edges are together at most 320 Å long"),
-    ):
-        with pytest.raises(_core.EngineError, match=message):
-            device.evaluate(**{**s, **changes})
-    device.evaluate(**s)
+
+    def refuse(message: str, **changes: Any) -> None:
+        with pytest.raises(_core.EngineError, match=message) as error:
+            cuda.evaluate(**{**s, **changes})
+        assert "\n" not in str(error.value)
+
+    for _ in range(2):  # also after a step was captured
+        refuse("periodic along 2 directions, expected 0 or 3: ", periodic=(True, True, False))
+        refuse("no virials of single atoms: ask for the virial of the system", virials=True)
+        refuse("does not support energy_weights", energy_weights=np.ones(len(s["types"])))
+        refuse("cell vectors", cell=np.ones((3, 3)))
+        refuse(r"up to 5\.\d+e\+09 waves .* expected at most 2\.68e\+08", cell=np.eye(3) * 2200.0)
+        for _ in range(3):
+            cuda.evaluate(**s)
+    with pytest.raises(_core.EngineError, match=r"memory is '90 %'.*not divided into domains"):
+        _core.Model(str(path), device="cuda", memory="90 %")
+    rank = Rank(
+        str(path), np.arange(len(s["types"])), np.zeros(0, np.int32), device="cuda", kernels="auto"
+    )
+    none = np.zeros(0, np.int32)
+    g = {"positions": s["positions"], "types": s["types"], "sender": none, "receiver": none}
+    for cell in (np.zeros((3, 3)), np.ones((3, 3))):
+        with pytest.raises(RuntimeError, match=r"cell vectors? "):
+            rank.evaluate({**g, "cell": cell}, None, ("forces",))
+    with pytest.raises(RuntimeError, match=r"ewald. sums over all pairs of an open system, which"):
+        rank.evaluate(g, OtherRank(), ("forces",))
+    rank.close()
+
+
+def test_charges_that_are_too_large(tmp_path: Path) -> None:
+    models = both(of_types(np.full(3, 1e6)), tmp_path / "p.mdcg")
+    s = system(CELLS["triclinic"], nodes=30)
+    for model in models:
+        for _ in range(3):
+            with pytest.raises(_core.EngineError, match="the charges of the atoms are too large"):
+                model.evaluate(**s)

@@ -7,6 +7,7 @@ import pytest
 from mdcg.errors import KernelCompileError
 from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
+from ..core.test_cuda_resources import resources_of
 from .case_runs import run_cases_emulated, run_cases_on_a_device
 from .cuda_device import texts
 
@@ -32,6 +33,21 @@ def test_compiles(name: str, target: str, dtype: str) -> None:
         pytest.skip(f"this NVRTC does not compile for {target}")
     cubin, _ = compile_cuda(texts(dtype)[name], target)
     assert cubin
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_over_waves_stay_in_registers(dtype: str) -> None:
+    """Blocks of both sweeps fit beside others on a multiprocessor, and spill nothing."""
+    try:
+        find_nvrtc()
+    except KernelCompileError as error:
+        pytest.skip(str(error))
+    _, log = compile_cuda(texts(dtype)["ewald"], "sm_90", "--ptxas-options=-v")
+    found = resources_of(log)
+    limits = {"float32": 128, "float64": 255}
+    for name in ("wave_sums", "wave_fields"):
+        assert found[name].local_bytes == 0, f"{name}: {found[name]}"
+        assert found[name].registers <= limits[dtype], f"{name}: {found[name]}"
 
 
 @pytest.mark.slow

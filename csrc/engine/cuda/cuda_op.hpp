@@ -29,7 +29,14 @@ public:
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // null if the program reads no points
     Half half = Half::whole;               // for exchanges
-    int* failures = nullptr;               // [1] see CudaGeometry::run
+    // [2] see CudaGeometry::run; not 0: charges are too large
+    int* failures = nullptr;
+    // For operations on points or the system, in steps with a gradient.
+    double* forces = nullptr;  // [num_local][3] added to
+    // [num_local][6] xx yy zz xy xz yz, added to: of atoms, or of the system in any row
+    double* virials = nullptr;
+    const double* cell = nullptr;    // of the host, [3][3] Å, rows are vectors; null: open
+    const bool* periodic = nullptr;  // [3], if there is a cell
 
     // Device memory, aligned to 256 bytes, which the operation may use until this forward or
     // backward has ended. An operation asks for at most what its scratch_bytes returns.
@@ -59,12 +66,6 @@ public:
     }
     // Called for every new list of edges, before its first evaluation.
     virtual void on_new_list(const DeviceEdges&, const DeviceStream&) {}
-    // For operations on the system: called before every evaluation. Returns whether steps that were
-    // captured have old addresses or sizes.
-    virtual bool set_cell(const double*, const bool*, const DeviceStream&) { return false; }
-    // For operations on the system: adds their forces and virial, if wanted, to those of edges,
-    // [num_nodes][3] and [num_nodes][9]; the virial to that of any node.
-    virtual void add_results(const CudaWorker<T>&, double*, double*) const {}
     // Whether, for this list, the operation also computes the result of OpSpec::only_reader, whose
     // passes are then skipped.
     virtual bool fuses_next_op(const CudaWorker<T>&) const { return false; }

@@ -21,13 +21,11 @@ DevicePoints::DevicePoints(CudaKernels& kernels)
     : place_(kernels.fixed(POINTS_TEXT, "place_points")),
       gather_(kernels.fixed(POINTS_TEXT, "gather_points")),
       gather_slopes_(kernels.fixed(POINTS_TEXT, "gather_point_slopes")),
-      add_forces_(kernels.fixed(POINTS_TEXT, "add_point_forces")),
       memory_(kernels.device()) {}
 
 void DevicePoints::upload(const Points& points, const double* positions, std::int64_t num_local,
                           double slack, const DeviceStream& stream) {
     count_ = points.count();
-    num_local_ = num_local;
     if (count_ > std::numeric_limits<std::int32_t>::max())
         bad_argument("there are " + std::to_string(count_) +
                      " atoms and images within the cutoff of the dispersion, expected fewer than "
@@ -48,8 +46,6 @@ void DevicePoints::upload(const Points& points, const double* positions, std::in
         if (start != nullptr && start == host_.data()) return given;
         for (double*& axis : axes_) parts.take(axis, count_);
         parts.take(gathered_, MAX_REFERENCES * count_);
-        parts.take(forces_, 3 * num_local);
-        parts.take(virials_, 6 * num_local);
         parts.take(kept_, 64 * num_local);
         return parts.bytes();
     };
@@ -102,16 +98,6 @@ const double* DevicePoints::gather_slopes(const double* slopes, int width,
     const GatherPointsArguments<double> arguments{slopes, node_, gathered_, count_, 1, width};
     gather_slopes_.cover(stream, count_, GATHER_THREADS, arguments);
     return gathered_;
-}
-
-void DevicePoints::add_forces(double* forces, double* virials, const DeviceStream& stream) const {
-    const PointForceArguments arguments{forces_, virials_, forces, virials, num_local_};
-    add_forces_.cover(stream, num_local_, GATHER_THREADS, arguments);
-}
-
-void DevicePoints::clear_forces(const DeviceStream& stream) const {
-    clear_on_device(forces_, size(3 * num_local_) * sizeof(double), stream);
-    clear_on_device(virials_, size(6 * num_local_) * sizeof(double), stream);
 }
 
 }  // namespace mdcg

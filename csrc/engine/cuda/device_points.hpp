@@ -26,27 +26,22 @@ public:
     const double* gather(const T* rows, int numbers, int width, const DeviceStream& stream) const;
     // The same for the first of the `width` numbers of a row.
     const double* gather_slopes(const double* slopes, int width, const DeviceStream& stream) const;
-    // Adds forces() and virials() to results [num_local][3] and [num_local][9] (or null).
-    void add_forces(double* forces, double* virials, const DeviceStream& stream) const;
-    void clear_forces(const DeviceStream& stream) const;
 
     const PointSet& set() const { return set_; }
     std::int64_t count() const { return count_; }
-    double* forces() const { return forces_; }    // [num_local][3]
-    double* virials() const { return virials_; }  // [num_local][6]
     // A row of 64 bytes per local node, for what the forward pass keeps for the backward pass.
     void* kept_rows() const { return kept_; }
     std::size_t bytes() const { return memory_.bytes(); }
 
 private:
-    CudaFunction place_, gather_, gather_slopes_, add_forces_;
+    CudaFunction place_, gather_, gather_slopes_;
     DeviceMemory memory_;
     std::vector<char> host_;
     PointSet set_{};
-    std::int64_t count_ = 0, num_local_ = 0;
+    std::int64_t count_ = 0;
     const int* node_ = nullptr;
     const double* offset_ = nullptr;
-    double *axes_[3] = {}, *gathered_ = nullptr, *forces_ = nullptr, *virials_ = nullptr;
+    double *axes_[3] = {}, *gathered_ = nullptr;
     char* kept_ = nullptr;
 };
 

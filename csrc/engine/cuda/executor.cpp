@@ -38,6 +38,7 @@ CudaExecutor<T>::CudaExecutor(const Program& program, std::vector<std::unique_pt
       arena_(place.device),
       edge_gradient_(place.device),
       energy_weights_(place.device),
+      own_forces_(place.device),
       positions_(place.device),
       descriptors_(place.device) {
     graph_.before_growth = [this](std::size_t more) {
@@ -81,7 +82,7 @@ void CudaExecutor<T>::prepare() {
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
-           results_.bytes() + energy_weights_.bytes() + ghosts_.bytes() +
+           results_.bytes() + energy_weights_.bytes() + own_forces_.bytes() + ghosts_.bytes() +
            (points_ ? points_->bytes() : 0) + (batch_ ? batch_->bytes() : 0);
 }
 
@@ -194,14 +195,15 @@ void CudaExecutor<T>::reserve() {
     const auto lacking = [](const DeviceMemory& memory, std::size_t bytes) {
         return bytes - std::min(bytes, memory.bytes());
     };
-    const std::size_t needed = bytes() + lacking(arena_, most) +
-                               lacking(edge_gradient_, gradients) +
-                               lacking(energy_weights_, weights);
+    const std::size_t needed =
+        bytes() + lacking(arena_, most) + lacking(edge_gradient_, gradients) +
+        lacking(energy_weights_, weights) + lacking(own_forces_, own_forces_bytes());
     check_memory(needed);
     // a third of what is left for each of the two that grow; a third stays free
     const std::size_t spare = needed > bytes() ? (allowed_memory() - needed) / 3 : 0;
     arena_.grow(most, spare);
     edge_gradient_.grow(gradients, spare);
+    own_forces_.grow(own_forces_bytes(), 0);
     worker_.types = graph_.types;
     worker_.energies = on_device(results_.energies);
     worker_.failures = results_.on_device<int>(results_.flags);
@@ -255,6 +257,10 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     if (communicator != nullptr && !ghosts_.has_list())
         ghosts_.on_new_list(*communicator, program_.max_exchanged_width, graph_, stream_);
     worker_.edge_gradient = wanted.gradient ? edge_gradient_.template as<T>() : nullptr;
+    worker_.forces = own_forces_.as<double>();
+    worker_.virials = worker_.forces + 3 * graph_.num_local;
+    worker_.cell = wanted.cell;
+    worker_.periodic = wanted.periodic;
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;
@@ -308,12 +314,12 @@ template <typename T>
 void CudaExecutor<T>::run_captured(Step& step, const Wanted& wanted) {
     std::size_t segment = 0;
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
-        if (step.parts[i].exchange) {
+        if (step.parts[i].direct) {
             enqueue(step.parts[i], wanted);
             continue;
         }
         std::size_t end = i;
-        while (end < step.parts.size() && !step.parts[end].exchange) ++end;
+        while (end < step.parts.size() && !step.parts[end].direct) ++end;
         if (segment == step.segments.size())
             step.segments.push_back(std::make_unique<CapturedGraph>());
         CapturedGraph& graph = *step.segments[segment++];
@@ -366,7 +372,7 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
                            stream_);
             geometry_.run(stream_, graph_, worker_.failures);
             if (points_) points_->place(graph_.positions, stream_);
-            if (points_ && wanted.gradient) points_->clear_forces(stream_);
+            if (wanted.gradient) clear_on_device(worker_.forces, own_forces_bytes(), stream_);
             break;
         case StepPart::forward:
             enqueue_layer(*part.stage, false, part.half);
@@ -384,8 +390,8 @@ void CudaExecutor<T>::enqueue(const StepPart& part, const Wanted& wanted) {
             double* const forces = on_device(results_.forces);
             double* const each_virial = virials ? on_device(results_.virials) : nullptr;
             geometry_.assemble(stream_, graph_, worker_.edge_gradient, forces, each_virial);
-            if (points_) points_->add_forces(forces, each_virial, stream_);
-            for (const auto& op : ops_) op->add_results(worker_, forces, each_virial);
+            if (own_forces_bytes() > 0)
+                geometry_.add_own(stream_, graph_, worker_.forces, forces, each_virial);
             if (virials) results_.sum_virials(stream_);
             break;
         }
@@ -431,6 +437,7 @@ void CudaExecutor<T>::finish(const Graph& graph, const Wanted& wanted) {
                       {node(graph_.sender_of(failure - 1, stream_)),
                        node(graph_.receiver_of(failure - 1))}});
     }
+    if (results_.flags_on_host()[1] != 0) charges_too_large();
     energy_ = results_.energy();
     virial_ = wanted.virial ? results_.virial() : std::array<double, 9>{};
     if (wanted.descriptors != nullptr) store_descriptors(graph, wanted.descriptors);

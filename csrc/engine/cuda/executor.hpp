@@ -58,19 +58,15 @@ public:
     void store(const BatchPart& part, const Results& results);
     // Takes new points, after set_graph; see DevicePoints::upload.
     void set_points(const Points& points, const double* positions, double slack);
-    // The cell of the next run, for operations on the system; see System.
-    void set_system(const double* cell, const bool* periodic) {
-        for (const auto& op : ops_)
-            if (op->set_cell(cell, periodic, stream_)) forget_steps();
-    }
     // Positions of the next run, [num_nodes][3] in the order of the graph; after make_list in the
     // order given.
     double* positions() { return positions_.as<double>(); }
 
     struct Wanted {
         bool gradient = false, forces = false, virial = false, virials = false;
-        double* descriptors = nullptr;           // [num_local][descriptor_width] in the given order
-        const double* energy_weights = nullptr;  // see System
+        double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
+        const double *energy_weights = nullptr, *cell = nullptr;  // see System
+        const bool* periodic = nullptr;
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 
@@ -92,7 +88,7 @@ public:
     const CudaKernels& kernels() const { return kernels_; }
 
 private:
-    // The parts between two exchanges are captured in the second evaluation, and again in the first
+    // What is between two direct parts is captured in the second evaluation, and again in the first
     // one after each new list.
     struct Step {
         std::vector<StepPart> parts;
@@ -102,6 +98,10 @@ private:
     };
     double* on_device(const StepResults::Part& part) const {
         return results_.on_device<double>(part);
+    }
+    std::size_t own_forces_bytes() const {
+        const bool any = program_.reads_points || program_.reads_system;
+        return any ? 72 * static_cast<std::size_t>(graph_.num_local) + 8 : 0;
     }
     const BufferPlan& plan_of(bool gradient) const {
         if (!gradient) return program_.energy_plan;
@@ -168,6 +168,8 @@ private:
     std::size_t memory_ = 0;
 
     DeviceMemory arena_, edge_gradient_, energy_weights_;
+    // Forces [num_local][3] and virials [num_local][6] of operations on points or the system.
+    DeviceMemory own_forces_;
     PinnedMemory positions_, descriptors_;
     CudaWorker<T> worker_;
     std::map<int, Step> steps_;    // by kind of evaluation

@@ -229,8 +229,7 @@ private:
         listed_ = true;
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
-        executor_->set_system(system.cell, system.periodic);
-        run_layers(communicator, results, system.energy_weights, threads);
+        run_layers(communicator, results, system, threads);
     }
 
     // Returns false, without evaluating, if the device makes no list of such a system.
@@ -265,8 +264,7 @@ private:
                   [&](std::int64_t i, int) { staged[i] = system.positions[i]; });
         }
         graph_ms_ = clock.lap();
-        executor_->set_system(system.cell, system.periodic);
-        run_layers(nullptr, results, system.energy_weights, threads);
+        run_layers(nullptr, results, system, threads);
         return true;
     }
 
@@ -289,8 +287,7 @@ private:
         executor_->set_shifts(graph_, system, fresh);
         graph_.gather_positions(system, executor_->positions(), threads);
         graph_ms_ = clock.lap();
-        executor_->set_system(system.cell, system.periodic);
-        run_layers(communicator, results, system.energy_weights, threads);
+        run_layers(communicator, results, system, threads);
     }
 
     void run_batch(const BatchPart& part, const Results& results) {
@@ -327,7 +324,7 @@ private:
         place_points(system, fresh, cell.skin, [&](double reach) { points_.update(cell, reach); });
         if (fresh) watch_->keep(cell.positions);
         own_listed_ = true;
-        run_layers(nullptr, results, cell.energy_weights, 1);
+        run_layers(nullptr, results, cell, 1);
         return true;
     }
 
@@ -340,7 +337,7 @@ private:
                      [&](double reach) { points_.update(system, reach); });
         images_.assign(system.image_shifts, system.image_shifts + shifts);
         own_listed_ = false;
-        run_layers(communicator, results, system.energy_weights, 1);
+        run_layers(communicator, results, system, 1);
     }
 
     template <typename FindPoints>
@@ -372,8 +369,9 @@ private:
         graph_ms_ = clock.lap();
     }
 
-    void run_layers(Communicator* communicator, const Results& results,
-                    const double* energy_weights, int threads) {
+    template <typename AnySystem>
+    void run_layers(Communicator* communicator, const Results& results, const AnySystem& system,
+                    int threads) {
         Clock clock;
         typename CudaExecutor<T>::Wanted wanted;
         wanted.forces = results.forces != nullptr;
@@ -381,7 +379,9 @@ private:
         wanted.virials = results.virials != nullptr;
         wanted.gradient = wanted.forces || wanted.virial || wanted.virials;
         wanted.descriptors = results.descriptors;
-        wanted.energy_weights = energy_weights;
+        wanted.energy_weights = system.energy_weights;
+        wanted.cell = system.cell;
+        wanted.periodic = system.periodic;
         executor_->run(graph_, communicator, wanted);
         layers_ms_ = clock.lap();
         store(results, threads);

@@ -44,7 +44,7 @@ class Scheduler {
 public:
     explicit Scheduler(const Program& program) : program_(program), plan_(program.stream_plan) {}
 
-    // Assigns a stream to each part between two exchanges, and finds what it must wait for.
+    // Assigns a stream to each part between two direct parts, and finds what it must wait for.
     void assign_streams(std::vector<StepPart>& parts, std::size_t begin, std::size_t end) const {
         const std::size_t count = end - begin;
         if (count < 3) return;
@@ -175,7 +175,7 @@ public:
 
     void divide(std::vector<StepPart>& parts) const {
         for (std::size_t i = 0; i < parts.size(); ++i) {
-            if (!parts[i].exchange || !parts[i].stage->exchanges() || parts[i].half != Half::whole)
+            if (!parts[i].direct || !parts[i].stage->exchanges() || parts[i].half != Half::whole)
                 continue;
             const std::size_t reader = reader_of(parts, i);
             if (reader == i) continue;
@@ -193,13 +193,13 @@ public:
 
 private:
     // Returns the part nearest to an exchange that reads its rows at ghosts; the number of the
-    // exchange if that part has no halves, or if there is another exchange between both.
+    // exchange if that part has no halves, or if there is another direct part between both.
     std::size_t reader_of(const std::vector<StepPart>& parts, std::size_t exchange) const {
         const StepPart& part = parts[exchange];
         const int value = op(part).inputs.front().id;
         const int step = part.kind == StepPart::forward ? 1 : -1;
         for (auto i = static_cast<std::ptrdiff_t>(exchange) + step;
-             parts[at(i)].kind == part.kind && !parts[at(i)].exchange; i += step)
+             parts[at(i)].kind == part.kind && !parts[at(i)].direct; i += step)
             for (const Operand& input : op(parts[at(i)]).inputs)
                 if (input.id == value && input.gathered)
                     return halves_[at(parts[at(i)].stage->ops[0])] != 0 ? at(i) : exchange;
@@ -218,20 +218,23 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
     std::vector<StepPart> parts;
     const auto add = [&](StepPart::Kind kind, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
-            // operations on points exchange numbers themselves, and those on the system add them
-            const bool exchange =
-                stage.exchanges() || stage.space == IterationSpace::points ||
-                (stage.space == IterationSpace::system && kind == StepPart::forward);
+            // Operations on points exchange numbers themselves. Those on the system do everything
+            // in the last pass.
+            const bool exchange = stage.exchanges() || stage.space == IterationSpace::points;
+            const bool system = stage.space == IterationSpace::system;
+            if (system && with_gradient && kind == StepPart::forward) continue;
             if (communicates || has_ghosts || !stage.exchanges())
-                parts.push_back({kind, &stage, exchange && communicates});
+                parts.push_back({kind, &stage, (exchange && communicates) || system});
         }
     };
     parts.push_back({StepPart::start});
     add(StepPart::forward, program.forward_stages);
-    parts.push_back({StepPart::sum_energies});
+    const bool late_energies = with_gradient && program.reads_system;
+    if (!late_energies) parts.push_back({StepPart::sum_energies});
     if (with_gradient) {
         parts.push_back({StepPart::start_backward});
         add(StepPart::backward, program.backward_stages);
+        if (late_energies) parts.push_back({StepPart::sum_energies});
         parts.push_back({StepPart::finish});
     }
     parts.push_back({StepPart::download});
@@ -243,7 +246,7 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
     const Scheduler scheduler(program);
     std::size_t begin = 0;
     for (std::size_t i = 0; i <= parts.size(); ++i)
-        if (i == parts.size() || parts[i].exchange) {
+        if (i == parts.size() || parts[i].direct) {
             scheduler.assign_streams(parts, begin, i);
             begin = i + 1;
         }

@@ -11,7 +11,8 @@ namespace mdcg {
 struct StepPart {
     enum Kind { start, forward, sum_energies, start_backward, backward, finish, download } kind;
     const Stage* stage = nullptr;
-    bool exchange = false;  // the host communicates in this part, so that it cannot be captured
+    // The host communicates in this part, or launches what the cell asks for: it is not captured.
+    bool direct = false;
     Half half = Half::whole;
     // In captured steps: the stream that runs this part, the parts on other streams that it waits
     // for, and whether another stream waits for this part.
@@ -25,7 +26,7 @@ struct StepPart {
 constexpr int STEP_STREAMS = 5;
 
 // Returns the parts in order of execution. With gradients and `beside`, parts that do not depend on
-// each other are on different streams: between two exchanges the first and the last part run on
+// each other are on different streams: between two direct parts the first and the last part run on
 // stream 0, all others wait for the first, and the last waits for all. Without communicator and
 // ghosts, nothing is exchanged. `halves` [num_ops]: operations that run in halves, so that rows of
 // ghosts travel meanwhile; empty: none.

@@ -17,6 +17,7 @@ template <typename T>
 CudaGeometry<T>::CudaGeometry(CudaKernels& kernels, double r_max, bool flip)
     : geometry_(kernels.fixed("geometry.cuh", "geometry")),
       assemble_(kernels.fixed("geometry.cuh", "assemble")),
+      add_own_(kernels.fixed("geometry.cuh", "add_own_forces")),
       r_max_(r_max),
       flip_(flip) {}
 
@@ -58,6 +59,14 @@ void CudaGeometry<T>::assemble(const DeviceStream& stream, const DeviceEdges& gr
         graph.sender,           graph.receiver,  graph.shifts,  graph.positions,  edge_gradient,
         graph.gradient_streams, graph.num_edges, forces,        virials};
     assemble_.cover(stream, 32 * graph.num_nodes, ASSEMBLE_THREADS, arguments);
+}
+
+template <typename T>
+void CudaGeometry<T>::add_own(const DeviceStream& stream, const DeviceEdges& graph,
+                              const double* own, double* forces, double* virials) const {
+    const OwnForceArguments arguments{own, own + 3 * graph.num_local, forces, virials,
+                                      graph.num_local};
+    add_own_.cover(stream, graph.num_local, ASSEMBLE_THREADS, arguments);
 }
 
 template class CudaGeometry<float>;

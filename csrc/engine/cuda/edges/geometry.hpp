@@ -17,9 +17,12 @@ public:
     // vec = pos[receiver] - pos[sender] + shift. Rows are in the order of the graph.
     void assemble(const DeviceStream& stream, const DeviceEdges& graph, const T* edge_gradient,
                   double* forces, double* virials) const;
+    // Adds the forces [num_local][3] and virials [num_local][6] behind them that operations found.
+    void add_own(const DeviceStream& stream, const DeviceEdges& graph, const double* own,
+                 double* forces, double* virials) const;
 
 private:
-    CudaFunction geometry_, assemble_;
+    CudaFunction geometry_, assemble_, add_own_;
     double r_max_;
     bool flip_;  // harmonics are evaluated at the opposite vector
 };

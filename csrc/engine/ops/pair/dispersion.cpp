@@ -195,8 +195,8 @@ private:
         out.radii = radii_.data();
         out.types = worker.types;
         out.out = worker.value(spec_.out);
-        out.forces = worker.points->forces();
-        out.virials = worker.points->virials();
+        out.forces = worker.forces;
+        out.virials = worker.virials;
         out.steepness = spec_.steepness;
         out.cutoff = spec_.cutoff;
         out.width = spec_.out.rows.width;
@@ -382,8 +382,8 @@ public:
         arguments.types = worker.types;
         arguments.energies = worker.energies;
         arguments.gradient = static_cast<T*>(worker.points->kept_rows());
-        arguments.forces = worker.points->forces();
-        arguments.virials = worker.points->virials();
+        arguments.forces = worker.forces;
+        arguments.virials = worker.virials;
         arguments.cutoff = spec_.cutoff;
         arguments.count = worker.points->count();
         arguments.num_types = spec_.num_types;

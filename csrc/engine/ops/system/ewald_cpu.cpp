@@ -129,7 +129,7 @@ private:
     }
 
     void periodic(Worker<T>& worker, Range nodes) const {
-        waves_.update(worker.cell, spec_.charges, 1);
+        waves_.update(worker.cell, spec_.charges);
         tiles_.resize(size(std::max(worker.threads, 1)));
         std::int64_t total = 0;
         if (too_large(worker, nodes, total))
@@ -143,10 +143,7 @@ private:
             total = sums_.back();
             sums_.pop_back();
         }
-        if (!(static_cast<double>(total) < MAX_CHARGE))
-            throw EngineError(ErrorKind::numeric,
-                              "the charges of the atoms are too large, or are not finite numbers: "
-                              "atoms may be too close, or the model does not know such structures");
+        if (!(static_cast<double>(total) < MAX_CHARGE)) charges_too_large();
         find_factors();
         add_fields(worker, nodes);
         if (worker.with_gradient) add_virial(worker);

@@ -37,13 +37,12 @@ std::array<std::uint64_t, 3> Waves::phases(const double* position) const {
     return found;
 }
 
-bool Waves::update(const double* cell, const GaussianCharges& charges, int align) {
-    if (std::equal(cell_.begin(), cell_.end(), cell)) return false;
+bool Waves::update(const double* cell, const GaussianCharges& charges) {
+    if (!cell_.empty() && std::equal(cell_.begin(), cell_.end(), cell)) return false;
     columns_.clear();
     weights_.clear();
-    std::copy(cell, cell + 9, cell_.begin());
-    Matrix3 rows{};
-    for (std::size_t i = 0; i < 9; ++i) rows[i / 3][i % 3] = cell[i];
+    cell_.clear();
+    const Matrix3 rows = complete_cell(cell, {true, true, true});
     inverse_ = invert(rows);
     const double volume =
         std::abs(rows[0][0] * (rows[1][1] * rows[2][2] - rows[1][2] * rows[2][1]) -
@@ -84,9 +83,9 @@ bool Waves::update(const double* cell, const GaussianCharges& charges, int align
                 if (column.count++ == 0) column.from = m;
                 weights_.insert(weights_.end(), {up, down});
             }
-            while (num_pairs() % align != 0) weights_.insert(weights_.end(), {0.0, 0.0});
             if (column.count > 0) columns_.push_back(column);
         }
+    cell_.assign(cell, cell + 9);
     return true;
 }
 

@@ -23,10 +23,9 @@ struct GaussianCharges {
 // E = sum_k w |sum_j q_j exp(i k r_j)|^2 over half of the waves: of k and -k, one.
 class Waves {
 public:
-    // Finds the waves of a cell [3][3], rows are vectors. Every column is followed by pairs without
-    // weight up to a multiple of `align`. Throws EngineError if there are too many waves. Returns
-    // whether the cell has changed.
-    bool update(const double* cell, const GaussianCharges& charges, int align);
+    // Finds the waves of a cell [3][3], rows are vectors. Returns whether the cell has changed.
+    // Throws EngineError if there are too many, and GeometryError if the cell is flat.
+    bool update(const double* cell, const GaussianCharges& charges);
 
     std::int64_t num_pairs() const { return static_cast<std::int64_t>(weights_.size()) / 2; }
     const std::vector<WaveColumn>& columns() const { return columns_; }
@@ -36,12 +35,12 @@ public:
     // The fractions of the cell of a position, as fractions of 2^64. They lose no digits in
     // products with integers.
     std::array<std::uint64_t, 3> phases(const double* position) const;
-    const Matrix3& inverse() const { return inverse_; }
+    const Matrix3& inverse() const { return inverse_; }  // of the cell
     // The wave vector, 1/Å.
     Vector3 vector(double n1, double n2, double n3) const;
 
 private:
-    std::array<double, 9> cell_{};
+    std::vector<double> cell_;  // [9]; empty: there are no waves yet
     Matrix3 inverse_{};
     std::array<int, 3> bounds_{};
     std::vector<WaveColumn> columns_;
