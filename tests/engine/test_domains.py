@@ -187,6 +187,22 @@ def test_what_fits_is_not_divided() -> None:
     assert report(model)["memory_bytes"] == 2e9
 
 
+def test_an_atom_far_away_is_no_reason_to_divide() -> None:
+    positions = np.random.default_rng(0).uniform(size=(60_000, 3)) * 85.0
+    positions[0] = 1e4
+    reach = {"cutoff": 6.0, "layers": 2, "bytes": 1.0, "limit": 1e12}
+    assert internals.divided(positions, None, **reach)[0] == 0
+
+
+def test_cells_that_are_small_beside_the_reach_of_all_layers() -> None:
+    system = {"positions": np.zeros((1, 3)), "types": np.zeros(1, dtype=np.int32)}
+    system |= {"cell": np.eye(3) * 0.7, "periodic": (True,) * 3}
+    whole = _core.Model(NEQUIP).evaluate(**system, virial=True)
+    found = _core.Model(NEQUIP, memory="1 GB").evaluate(**system, virial=True)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
 def test_more_edges_than_numbers_of_32_bits() -> None:
     """A dense system is divided for its edges alone; nothing is evaluated."""
     cell = np.diag([36.0, 12.0, 12.0])

@@ -2,21 +2,23 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace py = pybind11;
 
-// Divides a periodic system of atoms of one type, each of which needs `bytes`; returns the number
-// of domains and the nodes of the largest. 0: the system stays whole.
+// Divides a periodic system (without a cell: an open one) of atoms of one type, each of which needs
+// `bytes`; returns the number of domains and the nodes of the largest. 0: the system stays whole.
 void register_domains(py::module_& m) {
     using Matrix = py::array_t<double, py::array::c_style | py::array::forcecast>;
     m.def(
         "divided",
-        [](const Matrix& positions, const Matrix& cell, double cutoff, int layers, double bytes,
-           double limit) {
+        [](const Matrix& positions, const std::optional<Matrix>& cell, double cutoff, int layers,
+           double bytes, double limit) {
             const auto needed = [bytes](double local, double, double) { return bytes * local; };
             mdcg::Domains domains(cutoff, layers, needed, limit);
             const std::vector<std::int32_t> types(static_cast<std::size_t>(positions.shape(0)), 0);
@@ -25,7 +27,7 @@ void register_domains(py::module_& m) {
             system.num_nodes = positions.shape(0);
             system.positions = positions.data();
             system.types = types.data();
-            system.cell = cell.data();
+            system.cell = cell ? cell->data() : nullptr;
             system.periodic = periodic;
             domains.divide(system, 1);
             return std::make_pair(domains.count(), domains.max_nodes());
