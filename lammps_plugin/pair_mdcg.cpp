@@ -452,6 +452,10 @@ void PairMDCG::init_style()
   impl->skin = neighbor->skin;
   if (!impl->device_makes_list) neighbor->add_request(this, NeighConst::REQ_FULL);
   if (impl->dispersion) check_dispersion();
+  if (has_long_range_sum() && strains_atoms_alone())
+    error->all(FLERR, "pair_style mdcg: fix numdiff/virial and compute born/matrix move atoms and "
+                      "not the box, over which a package sums long-range energies: use another "
+                      "package");
   if (lmp->citeme) lmp->citeme->add(CITATION);
   for (const Compute *compute : modify->get_compute_by_style("^heat/flux$"))
     error->all(FLERR,
@@ -480,14 +484,25 @@ bool PairMDCG::can_do_without_list() const
   return force->pair == this && !has_exclusions();
 }
 
+bool PairMDCG::strains_atoms_alone() const
+{
+  return !modify->get_fix_by_style("^numdiff/virial").empty() ||
+         !modify->get_compute_by_style("^born/matrix").empty();
+}
+
+bool PairMDCG::has_long_range_sum() const
+{
+  for (const Member &member : impl->members)
+    if (member.info.has_charges) return true;
+  return false;
+}
+
 // Dispersion has a longer cutoff than LAMMPS' list, so a rank needs ghosts up to that cutoff. A
 // single rank computes images from the box instead, except with the two commands below, which
 // strain atoms and ghosts but not the box.
 void PairMDCG::check_dispersion()
 {
-  if (comm->nprocs == 1 && modify->get_fix_by_style("^numdiff/virial").empty() &&
-      modify->get_compute_by_style("^born/matrix").empty())
-    return;
+  if (comm->nprocs == 1 && !strains_atoms_alone()) return;
   if (comm->mode != Comm::SINGLE)
     error->all(FLERR,
                "pair_style mdcg: dispersion needs one cutoff of ghosts, and comm_modify mode "

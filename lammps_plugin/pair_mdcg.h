@@ -76,6 +76,8 @@ class PairMDCG : public Pair {
   bool has_exclusions() const;
   bool can_do_without_list() const;
   void check_dispersion();
+  bool strains_atoms_alone() const;    // a command strains atoms and ghosts, but not the box
+  bool has_long_range_sum() const;
   void update_graph();
   void copy_edges();
   mdcg_system system_of(Nodes &nodes, bool make_edges) const;

@@ -62,11 +62,14 @@ bool PairMDCG::has_exclusions() const
 // can be excluded after the pair style was set up, so each new graph is checked. Collective.
 void PairMDCG::check_exclusions()
 {
-  if (!(impl->dispersion || impl->device_makes_list) || !has_exclusions()) return;
-  if (impl->dispersion)
+  const bool long_range = has_long_range_sum();
+  if (!(impl->dispersion || long_range || impl->device_makes_list) || !has_exclusions()) return;
+  if (impl->dispersion || long_range)
     error->all(FLERR,
-               "pair_style mdcg: dispersion acts between all atoms, and neigh_modify exclude "
-               "or include, or comm_modify group, leave some out, expected none of them");
+               std::string("pair_style mdcg: ") +
+                   (long_range ? "the long-range sum" : "dispersion") +
+                   " acts between all atoms, and neigh_modify exclude or include, or comm_modify "
+                   "group, leave some out, expected none of them");
   error->all(FLERR, "pair_style mdcg: pairs were excluded from the neighbour list after the pair "
                     "style was set up without one, expected neigh_modify exclude before the run, "
                     "or device cpu");

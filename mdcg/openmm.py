@@ -136,13 +136,13 @@ def add_force(
         )
     if periodic is None:
         periodic = topology.getPeriodicBoxVectors() is not None
-    if periodic and len(chosen) < count and getattr(calculator._backend, "is_long_range", False):
+    inside = _with_virtual_sites(system, chosen)
+    if periodic and len(inside) < count and getattr(calculator._backend, "is_long_range", False):
         raise UnsupportedProblemError(
             f"{os.fspath(package)} has a long-range sum, in which periodic images of a part of the "
             "system would interact, and which does not see the charges of the other atoms: leave "
             "out atoms, or set periodic=False"
         )
-    inside = _with_virtual_sites(system, chosen)
     forces = system.getForces()
     for force in forces:
         _require_separable(force, inside)

@@ -205,9 +205,11 @@ void Evaluator::evaluate(const System& system, Communicator* communicator, const
         throw EngineError(
             ErrorKind::memory,
             MemoryError::sizes_text(error.needed, error.allowed, model_->device_label()) +
-                ", and systems whose edges or ghosts are given, as for a heat flux, "
-                "are not divided into domains: evaluate a smaller system, or use "
-                "more devices");
+                ", and systems whose edges or ghosts are given, as on several ranks and for heat "
+                "fluxes, "
+                "are not divided into domains: evaluate a smaller system, or use more devices, "
+                "each "
+                "with a rank of its own");
     }
 }
 

@@ -61,6 +61,8 @@ public:
         system.positions = cell.positions;
         system.types = cell.types;
         system.energy_weights = cell.energy_weights;
+        system.cell = cell.cell;
+        system.periodic = cell.periodic;
         run(system, nullptr, results, [&] { points_.update(cell, info_.r_max); });
         return true;
     }
@@ -152,7 +154,11 @@ private:
 void Model::evaluate(System system, Communicator* communicator, const Results& results) {
     const bool shifted =
         system.shifts != nullptr || system.images != nullptr || system.num_copies > 0;
-    check_system(results, system.energy_weights, shifted && system.periodic == nullptr);
+    const bool* const periodic = system.periodic;
+    const bool lacks_cell =
+        periodic == nullptr ? shifted
+                            : system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]);
+    check_system(results, system.energy_weights, lacks_cell);
     const ListNumbers held = std::exchange(list_, {});
     system.same_edges = system.list.edges != 0 && system.list.edges == held.edges;
     system.same_shifts =
@@ -208,7 +214,7 @@ void Model::check_system(const Results& results, const double* energy_weights,
     if (energy_weights != nullptr)
         refuse("which does not support energy_weights, as for heat fluxes: leave them out");
     if (lacks_cell)
-        refuse("and edges with shifts are given without a cell, expected cell and periodic");
+        refuse("and a periodic system is given without a cell, expected cell and periodic");
 }
 
 void Model::check_energy(double energy) {

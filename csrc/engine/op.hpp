@@ -50,7 +50,7 @@ enum class IterationSpace {
     points,         // atoms within a long cutoff, without edges: one call for all local nodes
     system,         // positions and the cell: one call for all local nodes, on all ranks together
 };
-// Whether all nodes are passed to one call, which runs on one thread of a CPU.
+// Whether all nodes are passed to one call, which may share them among threads itself.
 inline bool is_single_call(IterationSpace space) { return space >= IterationSpace::all_edges; }
 
 // One entry of "layers", with the values that it may name.

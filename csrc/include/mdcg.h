@@ -231,8 +231,9 @@ typedef struct mdcg_communicator {
     const mdcg_peer* peers; /* [num_peers] */
     int (*gather)(void* context, const void* mine, void* all, int bytes);
     /* Replaces values[i] on every rank by their sum over all ranks. Only needed by models with a
-     * long-range sum, which call it once in an evaluation, on every rank, also on those without
-     * atoms. Integers have one sum whatever the order is, so all ranks get the same. */
+     * long-range sum, which call it once for each sum in an evaluation, on every rank, also on
+     * those without atoms. Integers have one sum whatever the order is, so all ranks get the same.
+     */
     int (*sum)(void* context, int64_t* values, int64_t count);
 } mdcg_communicator;
 

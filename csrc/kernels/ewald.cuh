@@ -1,4 +1,4 @@
-// The long-range energy of Gaussian charges; csrc/engine/ops/system/ewald.cpp has the formulas.
+// The long-range energy of Gaussian charges; csrc/engine/ops/system/ewald.hpp has the formulas.
 //
 // exp(i k r) is a product of powers of three waves. With p = q exp(2 pi i (n1 s1 + n2 s2)) of a
 // column, and c, s = cosine and sine of 2 pi m s3, the sums over atoms

@@ -17,9 +17,9 @@ struct WaveColumn {
     Long first;  // number of the first pair
 };
 
-// Items of a tile of the sums: of atoms, and of columns and m of blocks of both sweeps.
+// Atoms of a tile; columns and m of a block of wave_sums; columns of a tile of wave_fields.
 constexpr int WAVE_ATOMS = 64, SUM_COLUMNS = 64, SUM_WAVES = 16, FIELD_COLUMNS = 16;
-constexpr int WAVE_THREADS = 128;    // threads of a block in both sweeps
+constexpr int WAVE_THREADS = 128;    // of a block of wave_sums and wave_fields
 constexpr int FACTOR_COLUMNS = 8;    // columns of a block of wave_factors
 constexpr double TOTAL_UNITS = 256;  // per e, in the total of absolute charges
 

@@ -182,8 +182,13 @@ def build_mace(
                 constant = np.zeros(1)
         for at, readout in _readouts_of(getattr(model, "les_readouts", ()), number, len(layers)):
             charges.append(add_readout(context, f"les_{at}", readout, feats))
-    if charges:
+    if hasattr(model, "les"):
         _refuse_multipoles(model)
+        if not charges:
+            raise UnsupportedProblemError(
+                "the model has a long-range sum and no readouts of charges (les_readouts), which "
+                "packages need"
+            )
         add_long_range(builder, builder.sum(charges, "charges"), model.les, "les")
     if dipoles:
         builder.dipoles(builder.sum(dipoles, "dipoles"))

@@ -56,5 +56,5 @@ def test_the_heat_flux_is_not_divided() -> None:
     atoms.calc = MDCGCalculator(MACE, device="cuda", memory="5 MB")
     assert np.isfinite(atoms.get_forces()).all()
     assert atoms.calc.report().packages[0]["domains"] > 1
-    with pytest.raises(MemoryError, match="given, as for a heat flux, are not divided"):
+    with pytest.raises(MemoryError, match="heat fluxes, are not divided into domains"):
         atoms.calc.get_heat_flux(atoms)

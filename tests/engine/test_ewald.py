@@ -160,7 +160,7 @@ def test_lists_of_neighbours(tmp_path: Path) -> None:
         want = model.evaluate(**s)
         close(got["forces"], want["forces"], 1e-12, "forces")
     edges = (near.sender, near.receiver, near.shifts)
-    with pytest.raises(_core.EngineError, match=r"with shifts are given without a cell, expected"):
+    with pytest.raises(_core.EngineError, match=r"system is given without a cell, expected"):
         model.evaluate(s["positions"], s["types"], edges=edges)
 
 

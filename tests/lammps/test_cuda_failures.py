@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(300)
 WAYS = pytest.mark.parametrize("way", ["host", "peer"])
 LOST = "device cuda:{} was lost .* CUDA_ERROR_ILLEGAL_ADDRESS.: start the process again to use it"
 SHORT = (
-    "(out of memory on device cuda:{}: .* are free"
-    "|an evaluation needs .* of memory on cuda:0, and may take .*)"
+    "(out of memory on device cuda:{0}: .* are free"
+    "|an evaluation needs .* of memory on cuda:{0}, and may take .*)"
     ": evaluate a smaller system, or use more devices"
 )
 LATER = """

@@ -86,6 +86,12 @@ REFUSED = {
         "thermo_style custom step c_s\nrun 0",
         "has no virials of single atoms: ask for the virial of the system",
     ),
+    "strain": ("p p p", "fix f all numdiff/virial 1 1e-4\nrun 0", "move atoms and not the box"),
+    "exclude": (
+        "p p p",
+        "neigh_modify exclude type 1 2\nrun 0",
+        "the long-range sum acts between all atoms, and neigh_modify exclude",
+    ),
     "not asked for": (
         "p p p",
         "fix q all pair 1 mdcg charges 0\nrun 1",

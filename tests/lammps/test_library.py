@@ -36,6 +36,7 @@ NAMES = (
     "check_peers",
     "close",
     "describe",
+    "descriptor_width",
     "evaluate",
     "summary",
 )

@@ -126,6 +126,13 @@ def test_refusals(part: str, message: str, build: Any) -> None:
         convert_model(model)
 
 
+def test_readouts_of_charges_are_needed(build: Any) -> None:
+    model = model_of(build)
+    model.les_readouts = torch.nn.ModuleList()
+    with pytest.raises(UnsupportedProblemError, match="and no readouts of charges"):
+        convert_model(model)
+
+
 def test_files_of_the_fork(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MACELES was in another module of mace; its layers can also be patched in place."""
     from mace.modules import models

@@ -29,7 +29,7 @@ public:
     CudaGhosts<T>* ghosts = nullptr;
     const DevicePoints* points = nullptr;  // null if the program reads no points
     Half half = Half::whole;               // for exchanges
-    // [2] see CudaGeometry::run; not 0: charges are too large
+    // [0] see CudaGeometry::run; [1] not 0 if charges are too large
     int* failures = nullptr;
     // For operations on points or the system, in steps with a gradient.
     double* forces = nullptr;  // [num_local][3] added to

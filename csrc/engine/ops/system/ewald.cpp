@@ -37,9 +37,9 @@ bool EwaldSpec::is_periodic(const double* cell, const bool* periodic) const {
 
 void EwaldSpec::expect_one_process(Communicator* communicator, std::int64_t num_local) const {
     if (communicator == nullptr) return;
-    std::int64_t all = num_local;
-    communicator->sum(&all, 1);
-    if (num_local != 0 && num_local != all)
+    std::int64_t processes = num_local > 0 ? 1 : 0;  // with atoms
+    communicator->sum(&processes, 1);
+    if (processes > 1)
         throw EngineError(ErrorKind::unsupported,
                           fields.where() +
                               " sums over all pairs of an open system, which several processes "

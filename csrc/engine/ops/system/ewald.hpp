@@ -26,7 +26,7 @@ struct EwaldSpec : OpSpec {
     // Whether the sum goes over waves. Throws EngineError unless the system is periodic in three
     // directions or in none.
     bool is_periodic(const double* cell, const bool* periodic) const;
-    // Throws EngineError, on all processes that have atoms, if an open system has atoms of several.
+    // Throws EngineError, on all processes, if atoms of an open system are on several of them.
     void expect_one_process(Communicator* communicator, std::int64_t num_local) const;
 
 private:

@@ -222,6 +222,7 @@ private:
         spec_.expect_one_process(worker.communicator, nodes.end - nodes.begin);
         const double sigma = spec_.charges.sigma, unit = spec_.charges.factor / TWO_PI;
         const double inverse = 1 / (std::sqrt(2.0) * sigma), peak = std::sqrt(4 / TWO_PI) / sigma;
+        own_forces_.resize(size(3 * nodes.end));
         each_tile(worker, nodes, [&](std::int64_t number, int) {
             const std::int64_t begin = nodes.begin + number * WAVE_TILE;
             for (std::int64_t n = begin; n < std::min(nodes.end, begin + WAVE_TILE); ++n) {
@@ -243,8 +244,10 @@ private:
                 const double q = charge(worker, n);
                 add_energy(worker, n,
                            unit * potential + (spec_.own_removed ? 0.0 : 2 * spec_.own * q));
-                for (std::size_t d = 0; d < 3 && worker.with_gradient; ++d)
+                for (std::size_t d = 0; d < 3 && worker.with_gradient; ++d) {
+                    own_forces_[size(3 * n) + d] = unit * q * field[d];
                     worker.forces[size(3 * n) + d] += unit * q * field[d];
+                }
             }
         });
         if (!worker.with_gradient) return;
@@ -252,15 +255,16 @@ private:
             for (std::size_t a = 0; a < 3; ++a)
                 for (std::size_t b = 0; b < 3; ++b)
                     worker.virial[3 * a + b] +=
-                        worker.positions[size(3 * n) + a] * worker.forces[size(3 * n) + b];
+                        worker.positions[size(3 * n) + a] * own_forces_[size(3 * n) + b];
     }
 
     const EwaldSpec& spec_;
-    // of one evaluation; threads change only their own tile
+    // Waves are kept while the cell is the same. Threads change only their own tile.
     mutable Waves waves_;
     mutable std::vector<Tile> tiles_;                    // [threads]
     mutable std::vector<std::int64_t> sums_, own_sums_;  // [pair][4] in CHARGE_UNITS
     mutable std::vector<double> factors_;                // [pair][4]; see WaveKernels::wave_fields
+    mutable std::vector<double> own_forces_;             // [num_local][3] of an open system
 };
 
 const RegisterOp<EwaldSpec, CpuEwald> registered{"ewald"};

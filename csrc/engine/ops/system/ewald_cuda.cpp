@@ -98,7 +98,7 @@ private:
         a.num_columns = static_cast<std::int64_t>(waves_.columns().size());
         a.num_sums = 4 * waves_.num_pairs();
         a.sum_tiles = a.bounds[2] / SUM_WAVES + 1;
-        // enough blocks for large devices, and the same for all
+        // a constant, because the order of these sums must not depend on the device
         constexpr std::int64_t FIELD_BLOCKS = 2048;
         a.num_parts = std::clamp<std::int64_t>(
             FIELD_BLOCKS / std::max<std::int64_t>(tiles, 1), 1,
@@ -138,7 +138,8 @@ private:
     const EwaldSpec& spec_;
     CudaFunction powers_, sums_, factors_, fields_, add_fields_, open_charges_;
     int multiprocessors_ = 1;
-    // Of one evaluation. Steps are not captured here, so memory may grow in every step.
+    // Waves are kept while the cell is the same. Steps are not captured here, so memory may grow in
+    // every step.
     mutable Waves waves_;
     mutable DeviceArray<WaveColumn> columns_;
     mutable DeviceArray<double> weights_;

@@ -20,7 +20,7 @@ struct GaussianCharges {
     double factor;   // 1 / (2 epsilon_0), eV Å / e^2
 };
 
-// E = sum_k w |sum_j q_j exp(i k r_j)|^2 over half of the waves: of k and -k, one.
+// E = sum_k w |sum_j q_j exp(i k r_j)|^2 over half of the waves: one of each pair k, -k.
 class Waves {
 public:
     // Finds the waves of a cell [3][3], rows are vectors. Returns whether the cell has changed.
