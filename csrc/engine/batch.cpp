@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/integers.hpp"
 
@@ -45,6 +46,81 @@ Results results_of(const Results& results, const Batch& batch, std::int64_t syst
     return found;
 }
 
+ConsecutiveSystems::ConsecutiveSystems(const Batch& from, std::int64_t first, std::int64_t end)
+    : batch_(from) {
+    const std::int64_t before = from.first_node[first];
+    for (std::int64_t s = first; s < end; ++s) numbers_.push_back(s);
+    for (std::int64_t s = first; s <= end; ++s) first_node_.push_back(from.first_node[s] - before);
+    batch_.num_systems = end - first;
+    batch_.first_node = first_node_.data();
+    batch_.positions += 3 * before;
+    batch_.types += before;
+    if (from.cells != nullptr) batch_.cells += 9 * first;
+    batch_.periodic += 3 * first;
+    batch_.inputs += from.num_inputs * first;
+    batch_.numbers = numbers_.data();
+    batch_.first_there = from.first_node;
+}
+
+PickedSystems::PickedSystems(const Batch& from, std::vector<std::int64_t> numbers)
+    : from_(from), numbers_(std::move(numbers)), first_node_{0} {
+    const std::size_t count = numbers_.size();
+    periodic_ = std::make_unique<bool[]>(3 * count);
+    const auto append = [](auto& to, const auto* rows, std::int64_t first, std::int64_t count) {
+        to.insert(to.end(), rows + first, rows + first + count);
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+        const std::int64_t s = numbers_[i], first = from.first_node[s];
+        const std::int64_t nodes = from.first_node[s + 1] - first;
+        first_node_.push_back(first_node_.back() + nodes);
+        append(positions_, from.positions, 3 * first, 3 * nodes);
+        append(types_, from.types, first, nodes);
+        if (from.cells != nullptr) append(cells_, from.cells, 9 * s, 9);
+        std::copy_n(from.periodic + 3 * s, 3, periodic_.get() + 3 * i);
+        append(inputs_, from.inputs, from.num_inputs * s, from.num_inputs);
+    }
+    batch_ = from;
+    batch_.num_systems = static_cast<std::int64_t>(count);
+    batch_.first_node = first_node_.data();
+    batch_.positions = positions_.data();
+    batch_.types = types_.data();
+    batch_.cells = from.cells != nullptr ? cells_.data() : nullptr;
+    batch_.periodic = periodic_.get();
+    batch_.inputs = inputs_.data();
+    batch_.numbers = numbers_.data();
+    batch_.first_there = from.first_node;
+}
+
+Results PickedSystems::wanted(const Results& results, int descriptor_width) {
+    parts_ = {{&mdcg_results::energy, true, 1, {}},    {&mdcg_results::virial, true, 9, {}},
+              {&mdcg_results::energies, false, 1, {}}, {&mdcg_results::forces, false, 3, {}},
+              {&mdcg_results::virials, false, 9, {}},
+              {&mdcg_results::descriptors, false, descriptor_width, {}}};
+    Results found{};
+    for (Part& part : parts_) {
+        if (results.*part.field == nullptr) continue;
+        const std::int64_t rows = part.by_system ? batch_.num_systems : batch_.num_nodes();
+        part.rows.resize(size(std::max<std::int64_t>(part.width * rows, 1)));
+        found.*part.field = part.rows.data();
+    }
+    return found;
+}
+
+void PickedSystems::store(const Results& results) const {
+    for (const Part& part : parts_) {
+        double* const to = results.*part.field;
+        if (to == nullptr) continue;
+        for (std::size_t i = 0; i < numbers_.size(); ++i) {
+            const std::int64_t s = numbers_[i];
+            const std::int64_t from = part.by_system ? static_cast<std::int64_t>(i)
+                                                     : first_node_[i];
+            const std::int64_t count = part.by_system ? 1 : first_node_[i + 1] - first_node_[i];
+            std::copy_n(part.rows.data() + part.width * from, part.width * count,
+                        to + part.width * (part.by_system ? s : from_.first_node[s]));
+        }
+    }
+}
+
 std::vector<std::int64_t> JoinedSystems::cut(const Batch& batch) {
     std::vector<std::int64_t> found{0};
     for (std::int64_t s = 1; s < batch.num_systems; ++s)
@@ -85,6 +161,7 @@ System JoinedSystems::system() const {
     system.sender = sender_.data();
     system.receiver = receiver_.data();
     system.shifts = shifts_.data();
+    system.inputs = batch_->system(first_).inputs;
     return system;
 }
 

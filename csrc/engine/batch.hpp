@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/graph.hpp"
@@ -24,6 +25,11 @@ struct Batch {
     const double* cells = nullptr;             // [num_systems][3][3]; null: all are open
     const bool* periodic = nullptr;            // [num_systems][3]
     bool on_device = false;  // positions and results are in the memory of the model's device
+    const double* inputs = nullptr;  // [num_systems][num_inputs], see System; null: all defaults
+    std::int64_t num_inputs = 0;
+    // Of systems that were picked from another batch: their numbers there.
+    const std::int64_t* numbers = nullptr;     // [num_systems]; null: as here
+    const std::int64_t* first_there = nullptr;  // first_node of the other batch
 
     std::int64_t num_nodes() const { return num_systems > 0 ? first_node[num_systems] : 0; }
     const double* cell(std::int64_t s) const { return cells != nullptr ? cells + 9 * s : nullptr; }
@@ -37,7 +43,13 @@ struct Batch {
                 periodic + 3 * s,
                 0,
                 nullptr,
-                0};
+                0,
+                inputs != nullptr ? inputs + num_inputs * s : nullptr};
+    }
+    // The number of a system, and its first node, for messages.
+    std::int64_t number(std::int64_t s) const { return numbers != nullptr ? numbers[s] : s; }
+    std::int64_t first_named(std::int64_t s) const {
+        return numbers != nullptr ? first_there[numbers[s]] : first_node[s];
     }
 };
 
@@ -57,9 +69,49 @@ void in_system(const Batch& batch, std::int64_t system, const Function& function
         function();
     } catch (const GeometryError& error) {
         throw GeometryError(error.sentence.moved(
-            "system " + std::to_string(system) + " of the batch: ", batch.first_node[system]));
+            "system " + std::to_string(batch.number(system)) + " of the batch: ",
+            batch.first_named(system)));
     }
 }
+
+// The systems first .. end - 1 of a batch as a batch of their own; its results are
+// results_of(results, batch, first, ...).
+class ConsecutiveSystems {
+public:
+    ConsecutiveSystems(const Batch& from, std::int64_t first, std::int64_t end);
+    const Batch& batch() const { return batch_; }
+
+private:
+    std::vector<std::int64_t> numbers_, first_node_;
+    Batch batch_;
+};
+
+// Some systems of a batch of the host as a batch of their own, with its results.
+class PickedSystems {
+public:
+    PickedSystems(const Batch& from, std::vector<std::int64_t> numbers);
+    const Batch& batch() const { return batch_; }
+    // What an evaluation of batch() must compute for `results` of the other batch; store() copies
+    // it there.
+    Results wanted(const Results& results, int descriptor_width);
+    void store(const Results& results) const;
+
+private:
+    const Batch& from_;
+    std::vector<std::int64_t> numbers_, first_node_;
+    std::vector<double> positions_, cells_, inputs_;
+    std::vector<std::int32_t> types_;
+    std::unique_ptr<bool[]> periodic_;
+    Batch batch_;
+    // Results by system or by node: items of a row, and rows.
+    struct Part {
+        double* mdcg_results::*field;
+        bool by_system;
+        std::int64_t width;
+        std::vector<double> rows;
+    };
+    std::vector<Part> parts_;
+};
 
 // Several systems of a batch, joined into one with edges that the host finds.
 class JoinedSystems {

@@ -27,9 +27,14 @@ struct mdcg_model {
     mdcg_model(std::shared_ptr<const mdcg::Package> file, const mdcg::EvaluatorOptions& options)
         : evaluator(std::move(file), options) {
         for (const std::string& name : evaluator.info().type_names) names.push_back(name.c_str());
+        for (const mdcg::Input& input : evaluator.info().inputs) {
+            input_names.push_back(input.name.c_str());
+            input_defaults.push_back(input.preset);
+        }
     }
     mdcg::Evaluator evaluator;
-    std::vector<const char*> names;
+    std::vector<const char*> names, input_names;
+    std::vector<double> input_defaults;
     std::string report, summary;
 };
 
@@ -293,7 +298,8 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
         bad_argument("the system is periodic, and cell is null, expected a cell");
     model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
-                              periodic.data(), skin_of(model, system), system.energy_weights, 0},
+                              periodic.data(), skin_of(model, system), system.energy_weights, 0,
+                              system.inputs},
                              results);
 }
 
@@ -303,7 +309,7 @@ struct GivenBatch {
     std::unique_ptr<bool[]> periodic;
 };
 
-GivenBatch batch_of(const mdcg_batch& given) {
+GivenBatch batch_of(const mdcg_batch& given, std::int64_t num_inputs) {
     need_count(given.num_systems, "num_systems");
     GivenBatch out;
     if (given.num_systems == 0) return out;
@@ -320,7 +326,8 @@ GivenBatch batch_of(const mdcg_batch& given) {
         out.periodic[static_cast<std::size_t>(i)] =
             given.cells != nullptr && (given.periodic == nullptr || given.periodic[i] != 0);
     out.batch = {given.num_systems, given.first_node,   given.positions,     given.types,
-                 given.cells,       out.periodic.get(), given.on_device != 0};
+                 given.cells,       out.periodic.get(), given.on_device != 0, given.inputs,
+                 num_inputs};
     return out;
 }
 
@@ -433,6 +440,9 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
         out.digest = model->evaluator.package().digest().c_str();
         out.has_energy = model->evaluator.model().has_energy() ? 1 : 0;
         out.has_charges = model->evaluator.model().has_charges() ? 1 : 0;
+        out.num_inputs = static_cast<int>(model->input_names.size());
+        out.input_names = model->input_names.data();
+        out.input_defaults = model->input_defaults.data();
         std::memcpy(info, &out, sizeof out);
     });
 }
@@ -482,6 +492,7 @@ mdcg_status mdcg_evaluate(mdcg_model* model, const mdcg_system* system,
         inner.copy_image = given.copy_image;
         inner.energy_weights = given.energy_weights;
         inner.num_inner = given.num_inner;
+        inner.inputs = given.inputs;
         const std::array<bool, 3> periodic = periodic_of(given);
         inner.cell = given.cell;
         if (given.cell != nullptr || given.periodic != nullptr) inner.periodic = periodic.data();
@@ -507,7 +518,8 @@ mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* batch,
         need(model, "model");
         const mdcg_batch given = read_struct(batch, "mdcg_batch");
         const mdcg_results wanted = read_struct(results, "mdcg_results");
-        model->evaluator.evaluate(batch_of(given).batch, wanted);
+        const auto num_inputs = static_cast<std::int64_t>(model->input_names.size());
+        model->evaluator.evaluate(batch_of(given, num_inputs).batch, wanted);
     });
 }
 

@@ -29,6 +29,8 @@ public:
     T* edge_gradient = nullptr;              // [n_edges][3] dE/dvec; on devices, in parts
     bool with_gradient = false;              // whether a backward pass follows
     Communicator* communicator = nullptr;    // the host's, or null
+    // On the host: the inputs of the system, such as its charge, by OpSpec::input_number.
+    const double* inputs = nullptr;
 
     // The row of a node.
     T* value(const Operand& operand, std::int64_t node = 0) const {
@@ -86,6 +88,8 @@ public:
 
     // Called once, before the first evaluation: takes generated kernels if there are any.
     virtual void prepare(KernelStore&) {}
+    // Called if tensors of the specification have changed with inputs of the system.
+    virtual void on_new_inputs() {}
     // Called once per evaluation, by one thread, after the graph is made and before the forward
     // pass: builds tables of pairs of types that occur for the first time.
     virtual void begin(const Graph&) {}

@@ -379,6 +379,7 @@ CellSystem Domains::nodes_of(const Gathered& gathered, const CellSystem& system)
     found.cell = system.cell;
     found.periodic = gathered.periodic.data();
     found.energy_weights = gathered.weights.data();
+    found.inputs = system.inputs;
     return found;
 }
 

@@ -298,6 +298,7 @@ void Evaluator::evaluate_whole(const CellSystem& found, const Results& results) 
     system.energy_weights = found.energy_weights;
     system.cell = found.cell;
     system.periodic = found.periodic;
+    system.inputs = found.inputs;
     model_->evaluate(system, nullptr, results);
     prepared_ = true;
 }
@@ -310,6 +311,44 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
         throw EngineError(ErrorKind::unsupported,
                           "descriptors of a batch in the memory of a device are not implemented: "
                           "give positions of the host");
+    const std::vector<std::vector<std::int64_t>> groups = groups_of(batch);
+    if (groups.size() == 1) return evaluate_alike(batch, results);
+    const int width = model_->descriptor_width();
+    for (const std::vector<std::int64_t>& group : groups) {
+        if (batch.on_device) {  // systems that follow each other
+            const ConsecutiveSystems part(batch, group.front(), group.back() + 1);
+            evaluate_alike(part.batch(), results_of(results, batch, group.front(), width));
+            continue;
+        }
+        PickedSystems picked(batch, group);
+        evaluate_alike(picked.batch(), picked.wanted(results, width));
+        picked.store(results);
+    }
+}
+
+std::vector<std::vector<std::int64_t>> Evaluator::groups_of(const Batch& batch) const {
+    std::map<std::vector<double>, std::size_t> known;
+    std::vector<std::vector<std::int64_t>> found;
+    for (std::int64_t s = 0; s < batch.num_systems && batch.inputs != nullptr; ++s) {
+        std::vector<double> values;
+        try {
+            values = model_->complete_inputs(batch.system(s).inputs);
+        } catch (const EngineError& error) {
+            throw EngineError(error.kind(),
+                              error.sentence.moved(
+                                  "system " + std::to_string(s) + " of the batch: ", 0));
+        }
+        // in the memory of a device, systems are not moved together
+        if (batch.on_device && s > 0 && known.count(values) == 0) known.clear();
+        const auto [group, made] = known.emplace(std::move(values), found.size());
+        if (made) found.emplace_back();
+        found[group->second].push_back(s);
+    }
+    if (found.empty()) found.emplace_back();
+    return found;
+}
+
+void Evaluator::evaluate_alike(const Batch& batch, const Results& results) {
     if (domains_ != nullptr && !batch.on_device)
         for (std::int64_t s = 0; s < batch.num_systems; ++s)
             if (domains_->may_divide(batch.system(s).num_nodes))
@@ -417,9 +456,9 @@ std::string Evaluator::summary() const {
     const int threads = forked_after_threads() ? 1
                         : threads_ > 0         ? threads_
                                                : omp_get_max_threads();
-    const std::string fixed = fixed_inputs_text(about);
+    const std::string inputs = inputs_text(about);
     std::string text =
-        about.architecture + " " + about.model_class + ", " + (fixed.empty() ? "" : fixed + ", ") +
+        about.architecture + " " + about.model_class + ", " + (inputs.empty() ? "" : inputs + ", ") +
         (about.double_precision ? "float64" : "float32") + ", " + model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");

@@ -66,6 +66,10 @@ private:
     template <typename Function>
     auto guarded(const Function& function);
     void run(const System& system, Communicator* communicator, const Results& results);
+    // Evaluates a batch whose systems have equal inputs.
+    void evaluate_alike(const Batch& batch, const Results& results);
+    // The systems of a batch by the values of their inputs, in the order given; at least one group.
+    std::vector<std::vector<std::int64_t>> groups_of(const Batch& batch) const;
     void share_groups(const Batch& batch, const Results& results);
     void make_domains();
     void evaluate_each(const Batch& batch, const Results& results);

@@ -96,6 +96,12 @@ public:
         for (const auto& op : ops_) op->prepare(kernels);
     }
 
+    // Lets operations take tensors that have changed with inputs of the system.
+    void take_inputs() {
+        for (std::size_t i = 0; i < ops_.size(); ++i)
+            if (program_.ops[i]->follows_inputs) ops_[i]->on_new_inputs();
+    }
+
     // Computes energies and, with `with_gradient`, the gradients of edge vectors. Programs
     // that read points read `points`; of `system`, cell and weights of energies are read;
     // `descriptors`: [num_local][descriptor_width] or null.

@@ -63,9 +63,12 @@ public:
         system.energy_weights = cell.energy_weights;
         system.cell = cell.cell;
         system.periodic = cell.periodic;
+        system.inputs = cell.inputs;
         run(system, nullptr, results, [&] { points_.update(cell, info_.r_max); });
         return true;
     }
+
+    void take_inputs() override { executor_.take_inputs(); }
 
     void do_release() override {
         graph_ = Graph();
@@ -159,6 +162,7 @@ void Model::evaluate(System system, Communicator* communicator, const Results& r
         periodic == nullptr ? shifted
                             : system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]);
     check_system(results, system.energy_weights, lacks_cell);
+    system.inputs = use_inputs(system.inputs, system.num_nodes);
     const ListNumbers held = std::exchange(list_, {});
     system.same_edges = system.list.edges != 0 && system.list.edges == held.edges;
     system.same_shifts =
@@ -169,15 +173,30 @@ void Model::evaluate(System system, Communicator* communicator, const Results& r
     if (list_.shifts == 0) list_.shifts = next_list_number();
 }
 
-bool Model::evaluate_cell(const CellSystem& system, const Results& results) {
+const double* Model::use_inputs(const double* given, std::int64_t num_nodes) {
+    if (info_.inputs.empty()) return nullptr;
+    // an evaluation without nodes and inputs only loads kernels
+    if (given != nullptr || num_nodes > 0) {
+        if (inputs_.set(inputs_.complete(given))) inputs_taken_ = false;
+        if (!inputs_taken_) take_inputs();
+        inputs_taken_ = true;
+    }
+    return inputs_.values();
+}
+
+bool Model::evaluate_cell(CellSystem system, const Results& results) {
     check_system(results, system.energy_weights, false);
+    system.inputs = use_inputs(system.inputs, system.num_nodes);
     const ListNumbers held = std::exchange(list_, {});
     const bool found = do_evaluate_cell(system, results);
     if (!found) list_ = held;
     return found;
 }
 
-bool Model::evaluate_batch(const Batch& batch, const Results& results) {
+bool Model::evaluate_batch(Batch batch, const Results& results) {
+    batch.inputs =
+        use_inputs(batch.num_systems > 0 ? batch.inputs : nullptr, batch.num_nodes());
+    batch.num_inputs = 0;  // the same for all systems
     const ListNumbers held = std::exchange(list_, {});
     const bool found = do_evaluate_batch(batch, results);
     if (!found) list_ = held;

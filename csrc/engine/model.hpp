@@ -10,6 +10,7 @@
 #include "engine/communicator.hpp"
 #include "engine/error.hpp"
 #include "engine/graph.hpp"
+#include "engine/inputs.hpp"
 #include "engine/kernels/kernel_store.hpp"
 #include "engine/package/package.hpp"
 #include "engine/program.hpp"
@@ -30,7 +31,8 @@ public:
     virtual ~Model() = default;
 
     const Package& package() const { return *package_; }
-    std::shared_ptr<const Package> shared_package() const { return package_; }
+    // The package as it was opened, for another model.
+    const std::shared_ptr<const Package>& shared_package() const { return inputs_.file(); }
     const ModelInfo& info() const { return info_; }
     int num_exchanges() const { return program_.num_exchanges; }
     // Items of the longest exchanged row.
@@ -52,12 +54,18 @@ public:
     // Whether it has a long-range sum, which needs the cell also where edges are given.
     bool reads_system() const { return program_.reads_system; }
 
+    // Returns the values of all inputs of a system; see InputTensors::complete.
+    std::vector<double> complete_inputs(const double* given) const {
+        return inputs_.complete(given);
+    }
+
     void evaluate(System system, Communicator* communicator, const Results& results);
     // Evaluates a system whose edges the model finds itself. Returns false, without evaluating, if
     // the model cannot find edges. Also throws GeometryError.
-    bool evaluate_cell(const CellSystem& system, const Results& results);
-    // The same for many systems; results have an energy and a virial for each system.
-    bool evaluate_batch(const Batch& batch, const Results& results);
+    bool evaluate_cell(CellSystem system, const Results& results);
+    // The same for many systems with equal inputs; results have an energy and a virial for each
+    // system.
+    bool evaluate_batch(Batch batch, const Results& results);
     // The list that the model holds; zeros if it holds none, as after a failure, a batch, or an
     // evaluation of a cell on a device.
     const ListNumbers& list() const { return list_; }
@@ -77,15 +85,20 @@ public:
 
 protected:
     Model(std::shared_ptr<const Package> package, ModelInfo info, Stages stages)
-        : package_(std::move(package)),
+        : inputs_(std::move(package), info),
+          package_(inputs_.package()),
           info_(std::move(info)),
-          program_(*package_, info_, stages) {}
+          program_(*package_, info_, stages) {
+        program_.follow_inputs(*package_, inputs_.names());
+    }
 
     virtual void do_evaluate(const System& system, Communicator* communicator,
                              const Results& results) = 0;
     virtual bool do_evaluate_cell(const CellSystem&, const Results&) { return false; }
     virtual bool do_evaluate_batch(const Batch&, const Results&) { return false; }
     virtual void do_release() = 0;
+    // Lets operations take tensors that have changed with inputs of the system.
+    virtual void take_inputs() = 0;
     // Adds the entries that only this kind of model reports.
     virtual void add_to_report(nlohmann::json& out) const = 0;
     virtual const std::vector<LayerTime>& times() const = 0;  // [num_ops] of the last evaluation
@@ -113,6 +126,7 @@ protected:
     static void check_energy(double energy);
     void check_finite(const Results& results) const;
 
+    InputTensors inputs_;
     std::shared_ptr<const Package> package_;
     ModelInfo info_;
     int threads_ = 0;
@@ -125,7 +139,11 @@ private:
     // Throws EngineError for what long-range sums do not support.
     void check_system(const Results& results, const double* energy_weights, bool lacks_cell) const;
 
+    // Sets the inputs of the next evaluation, and returns their values, or null without inputs.
+    const double* use_inputs(const double* given, std::int64_t num_nodes);
+
     ListNumbers list_;
+    bool inputs_taken_ = true;  // by the operations
 };
 
 }  // namespace mdcg

@@ -1,5 +1,6 @@
 #include "engine/op.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace mdcg {
@@ -45,6 +46,15 @@ void OpSpec::expect_same_dtype(const Fields& problem) const {
 std::size_t OpSpec::block_index(const Fields& from, const char* key, const Operand& operand) {
     return static_cast<std::size_t>(
         from.integer(key, 0, static_cast<std::int64_t>(operand.rows.blocks.size()) - 1));
+}
+
+std::size_t OpSpec::input_number(const std::string& name) const {
+    const std::vector<Input>& inputs = entry.info.inputs;
+    const auto found = std::find_if(inputs.begin(), inputs.end(),
+                                    [&](const Input& input) { return input.name == name; });
+    if (found == inputs.end())
+        fields.fail("reads the input " + name + ", expected one of that name among the inputs");
+    return static_cast<std::size_t>(found - inputs.begin());
 }
 
 const Tensor& OpSpec::one_or_by_type(const char* key, Content content) const {

@@ -107,6 +107,10 @@ public:
     bool is_sum = false;                  // its output is the sum of its inputs
     bool can_add = false;                 // it heeds Operand::accumulate of its single output
     std::deque<Operand> inputs, outputs;  // a deque, so that addresses of operands stay valid
+    // Tensors that may depend on inputs of the system. If one does (`follows_inputs`), the
+    // operation reads them again when the inputs have changed.
+    std::vector<const Tensor*> input_tensors;
+    bool follows_inputs = false;
     // The next operation, if it is the only reader of this one's single output; set for operations
     // without inputs. This operation may then write the next one's result and read its gradient:
     // the buffer plan keeps both for it.
@@ -123,6 +127,9 @@ protected:
     void expect_same_dtype(const Fields& problem) const;
     // The number of a block of an operand, as a field gives it.
     static std::size_t block_index(const Fields& from, const char* key, const Operand& operand);
+    // The place of an input among the numbers that StepRows::inputs has. Throws EngineError if the
+    // package has no such input.
+    std::size_t input_number(const std::string& name) const;
     // A tensor of one number, or of one number for each type.
     const Tensor& one_or_by_type(const char* key, Content content = Content::weights) const;
 

@@ -74,6 +74,10 @@ public:
         return found;
     }
 
+    // Marks the operations with tensors of these names. Throws EngineError if there is no operation
+    // that can read one of them again.
+    void follow_inputs(const Package& package, const std::vector<std::string>& tensors);
+
     // The number of inputs and outputs of all operations.
     std::size_t num_operands() const;
 
@@ -149,6 +153,6 @@ private:
 
 // Checks everything that evaluations rely on: the manifest, its operations, that they compute an
 // energy and write all values, and that all numbers are finite. Throws EngineError.
-Program validate(const Package& package);
+Program validate(const std::shared_ptr<const Package>& file);
 
 }  // namespace mdcg

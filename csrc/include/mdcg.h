@@ -90,6 +90,11 @@ typedef struct mdcg_info {
     int has_energy;                /* 0: the network computes dipoles alone, which are the last
                                       three descriptors of a node; energies and forces are refused */
     int has_charges;               /* 1: the last descriptor of a node is its charge, e */
+    /* Numbers that the model reads once for each system, such as total_charge (e) and total_spin
+     * (multiplicity 2S+1); see mdcg_system.inputs. Owned by the model. */
+    int num_inputs;
+    const char* const* input_names; /* [num_inputs] */
+    const double* input_defaults;   /* [num_inputs]; NaN: it has none, and must be given */
 } mdcg_info;
 
 typedef struct mdcg_device {
@@ -155,6 +160,9 @@ typedef struct mdcg_system {
      * which is not checked. With a communicator, devices compute them while rows of ghosts are
      * exchanged. 0: none is known. */
     int64_t num_inner;
+    /* Inputs of the system, in the order of mdcg_info.input_names; NaN: the default. They may
+     * change from call to call, which keeps the list. All ranks must give the same. */
+    const double* inputs; /* [num_inputs]; null: all defaults */
 } mdcg_system;
 
 /* Many systems without ghosts that do not interact, such as molecules and crystals of any size.
@@ -171,6 +179,9 @@ typedef struct mdcg_batch {
     int on_device;       /* non-zero: positions and all results are in the memory of the
                             model's device, and results are complete when the call returns.
                             Descriptors must be null. */
+    /* Inputs of each system; see mdcg_system. Systems with equal inputs are evaluated together; in
+     * the memory of a device only those that follow each other. */
+    const double* inputs; /* [num_systems][num_inputs]; null: all defaults */
 } mdcg_batch;
 
 /* Results with a null pointer are not computed. With a communicator the same pointers must be null
@@ -302,7 +313,7 @@ MDCG_API mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* ba
  * by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
 /* One line for logs: architecture, inputs of the structure that the package was made for (such as
- * total_charge=-1), precision, device, threads (of "cpu"), where the kernels came from (named,
+ * total_charge=-1) or that it reads, precision, device, threads (of "cpu"), where the kernels came from (named,
  * cached, compiled, generic), and, if the cache of kernels is not used, the reason.
  * Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_summary(mdcg_model* model);

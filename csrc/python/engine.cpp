@@ -161,13 +161,16 @@ public:
                       const std::optional<Doubles>& cell, const std::array<bool, 3>& periodic,
                       const py::object& edges, bool same_edges, bool same_shifts, bool forces,
                       bool virial, bool virials, bool descriptors,
-                      const std::optional<Doubles>& energy_weights) {
+                      const std::optional<Doubles>& energy_weights,
+                      const std::optional<Doubles>& inputs) {
         if (positions.ndim() != 2) check_shape(positions, "positions", types.size(), 3);
         const py::ssize_t nodes = positions.shape(0);
         check_shape(positions, "positions", nodes, 3);
         check_shape(types, "types", nodes, 0);
         if (cell) check_shape(*cell, "cell", 3, 3);
         if (energy_weights) check_shape(*energy_weights, "energy_weights", nodes, 0);
+        if (inputs) check_shape(*inputs, "inputs", num_inputs(), 0);
+        const double* const numbers = inputs ? inputs->data() : nullptr;
         const double* const weights = energy_weights ? energy_weights->data() : nullptr;
         mdcg::System system;
         Integers sender, receiver;
@@ -179,6 +182,7 @@ public:
             system.positions = positions.data();
             system.types = types.data();
             system.energy_weights = weights;
+            system.inputs = numbers;
         }
         std::optional<SharedList::Held> held;  // locked until the evaluation has read it
         if (py::isinstance<SharedList>(edges)) {
@@ -230,7 +234,9 @@ public:
                 evaluator.evaluate(system, nullptr, wanted);
             else
                 evaluator.evaluate(
-                    {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights}, wanted);
+                    {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights, 0,
+                     numbers},
+                    wanted);
             given_ = given && !held ? evaluator.list() : mdcg::ListNumbers{};
         });
         if (wanted.energy != nullptr) out["energy"] = energy;
@@ -241,7 +247,7 @@ public:
                             const std::optional<Doubles>& positions,
                             const std::optional<Doubles>& cells,
                             const std::optional<Flags>& periodic, bool forces, bool virial,
-                            bool virials, bool descriptors,
+                            bool virials, bool descriptors, const std::optional<Doubles>& inputs,
                             const std::map<std::string, std::uintptr_t>& addresses) {
         const py::ssize_t systems = first_node.size() - 1, nodes = types.size();
         check_shape(first_node, "first_node", std::max<py::ssize_t>(systems + 1, 1), 0);
@@ -268,6 +274,11 @@ public:
         batch.cells = cells ? cells->data() : nullptr;
         batch.periodic = periodic ? periodic->data() : nullptr;
         batch.on_device = !positions;
+        batch.num_inputs = num_inputs();
+        if (inputs && num_inputs() > 0) {
+            check_shape(*inputs, "inputs", systems, num_inputs());
+            batch.inputs = inputs->data();
+        }
         if (batch.positions == nullptr && nodes > 0)
             mdcg::bad_argument("positions are missing, expected an array or an address");
         py::dict out;
@@ -289,6 +300,10 @@ public:
     }
 
 private:
+    py::ssize_t num_inputs() const {
+        return static_cast<py::ssize_t>(evaluator_->info().inputs.size());
+    }
+
     // New arrays in `out` for all results that are wanted, except the energy.
     mdcg::Results make_arrays(const py::dict& out, py::ssize_t nodes,
                               const std::vector<py::ssize_t>& virial_shape, bool forces,
@@ -363,7 +378,7 @@ void register_engine(py::module_& m) {
         "read_package",
         [](const std::string& path) {
             const auto package = mdcg::Package::open(path);
-            for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
+            for (const auto& network : mdcg::networks_of(package)) mdcg::validate(network);
             py::dict tensors;
             for (const auto& [name, tensor] : package->tensors())
                 tensors[py::str(name)] =
@@ -376,7 +391,7 @@ void register_engine(py::module_& m) {
         [](const py::bytes& data, const std::string& name) {
             const auto package =
                 mdcg::Package::parse(std::string(data), name, mdcg::Package::Kind::model);
-            for (const auto& network : mdcg::networks_of(package)) mdcg::validate(*network);
+            for (const auto& network : mdcg::networks_of(package)) mdcg::validate(network);
         },
         py::arg("data"), py::arg("name"));
     m.def(
@@ -422,19 +437,21 @@ void register_engine(py::module_& m) {
             py::arg("edges") = py::none(), py::arg("same_edges") = false,
             py::arg("same_shifts") = false, py::arg("forces") = true, py::arg("virial") = false,
             py::arg("virials") = false, py::arg("descriptors") = false,
-            py::arg("energy_weights") = py::none(),
+            py::arg("energy_weights") = py::none(), py::arg("inputs") = py::none(),
             "Return energy (float), energies and what was asked for (arrays) by name. Edges are a "
             "NeighborList or arrays of sender, receiver and shifts. `same_edges` and `same_shifts` "
             "say that arrays are those of the last call; a NeighborList says it by itself. With "
             "`energy_weights`, one for each node, forces and virials are derivatives of the "
-            "weighted sum of energies.")
+            "weighted sum of energies. `inputs` has a number for each of the model's inputs, NaN "
+            "for its default.")
         .def(
             "evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
             py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
             py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
             py::arg("virials") = false, py::arg("descriptors") = false,
-            py::arg("addresses") = std::map<std::string, std::uintptr_t>(),
-            "Evaluate systems that do not interact; energy and virial have a row for each. Without "
+            py::arg("inputs") = py::none(), py::arg("addresses") = std::map<std::string, std::uintptr_t>(),
+            "Evaluate systems that do not interact; energy, virial and `inputs` have a row for "
+            "each. Without "
             "`positions` these are read, and the results written, at `addresses` in the memory of "
             "the model's device, by the names of the results.")
         .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
@@ -462,6 +479,17 @@ void register_engine(py::module_& m) {
     property("digest", [](Evaluator e) { return e.package().digest(); });
     property("type_names", [](Evaluator e) { return e.info().type_names; });
     property("atomic_numbers", [](Evaluator e) { return e.info().atomic_numbers; });
+    property("inputs", [](Evaluator e) {
+        py::list found;
+        for (const mdcg::Input& input : e.info().inputs) {
+            py::dict entry;
+            entry["name"] = input.name;
+            entry["default"] = input.preset;
+            entry["expected"] = input.range_text();
+            found.append(entry);
+        }
+        return found;
+    });
     property("fixed_inputs", [](Evaluator e) { return e.info().fixed_inputs; });
     property("r_max", [](Evaluator e) { return e.info().r_max; });
     property("model_class", [](Evaluator e) { return e.info().model_class; });

@@ -118,7 +118,7 @@ py::list cuda_kernel_sources(const std::string& path, const std::string& target,
 std::string kernel_problem(const std::string& path) {
     const py::gil_scoped_release release;
     const auto package = mdcg::Package::open(path);
-    const std::string refusal = mdcg::validate(*package).kernel_refusal;
+    const std::string refusal = mdcg::validate(package).kernel_refusal;
     if (!refusal.empty())
         throw mdcg::EngineError(mdcg::ErrorKind::unsupported,
                                 path + ": " + refusal + ", so it runs on generic kernels only");

@@ -120,7 +120,7 @@ _OWN_FORCES = (
 def describe(options: argparse.Namespace) -> Result:
     """Describe a checkpoint (``--info``)."""
     from ..package.dispersion import training_functional
-    from ..package.fields import lowest_values
+    from ..package.inputs import lowest_values
     from ..patch import inspect_model, load_model, model_info, model_record
 
     model = load_model(options.input)
@@ -155,7 +155,7 @@ def describe(options: argparse.Namespace) -> Result:
         lines.append(f"{use}: {f'{answer}, {reason}' if reason else 'supported'}")
     if fields:
         values = " ".join(f"--set {name}=VALUE" for name in fields)
-        lines.append(f"a package is made for one value of: {', '.join(fields)} ({values})")
+        lines.append(f"reads of each structure: {', '.join(fields)} (defaults: {values})")
     return result, "\n".join(lines)
 
 

@@ -168,8 +168,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_setting,
         action="append",
         default=[],
-        help="value of an input that the model reads of each structure, such as total_charge=0: "
-        "the package is made for it",
+        help="default of an input that the model reads of each structure, such as total_charge=0 "
+        "(without one, it must be given in each evaluation)",
     )
     level = parser.add_mutually_exclusive_group()
     level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
@@ -201,13 +201,14 @@ def _targets(text: str) -> tuple[str, ...]:
     return targets
 
 
-def _setting(text: str) -> tuple[str, int]:
+def _setting(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     try:
-        return name.strip(), int(value)
+        number = float(value)
+        return name.strip(), int(number) if number.is_integer() else number
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"--set is {text!r}, expected NAME=VALUE with a whole number"
+            f"--set is {text!r}, expected NAME=VALUE with a number"
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from ..errors import CheckpointError
 from ..problem import ConvProblem, SymmetricContractionProblem
 from ..problem.irreps import Irreps
 from .linear_map import LinearMap
+
+if TYPE_CHECKING:
+    from .inputs import InputNetwork
 
 Array = NDArray[np.float64]
 
@@ -64,6 +67,9 @@ class Features:
     irreps: Irreps
     name: str = ""  # name of the value; empty if the features are a table
     table: Array | None = None  # (n_types, irreps.dim), blocks as [2l+1][mul]
+    # Derivatives of the table by the hidden units of the inputs of a system, (units, n_types or 1,
+    # irreps.dim). The table depends on them linearly; None: not at all.
+    by_inputs: Array | None = None
 
     @property
     def known(self) -> bool:
@@ -94,27 +100,36 @@ class Builder:
         self.layers: list[dict[str, Any]] = []
         self.tensors: dict[str, NDArray[Any]] = {}
         self.descriptors: list[str] = []
+        self.inputs: InputNetwork | None = None  # of a system, if the model reads any
+        self._factors: dict[str, str] = {}  # tensors that depend on inputs: their derivatives
         self._named: dict[str, str] = {}  # descriptors that are results: dipoles or charges
         self._exchanged: set[str] = set()
         self._maps: dict[str, LinearMap] = {}  # maps of linear layers that no layer reads yet
+        # derivatives of these maps by hidden units, whose weights have an axis of units in front
+        self._slopes: dict[str, LinearMap] = {}
 
     # ---- features ----
 
-    def table(self, irreps: str | Irreps, rows: Array) -> Features:
-        """Return features from a row for each type, shape (n_types, dim)."""
+    def table(
+        self, irreps: str | Irreps, rows: Array, by_inputs: Array | None = None
+    ) -> Features:
+        """Return features from a row for each type, shape (n_types, dim).
+
+        `by_inputs` are derivatives by the hidden units of inputs; see :class:`Features`.
+        """
         irreps = Irreps.parse(irreps) if isinstance(irreps, str) else irreps
         table = np.asarray(rows, dtype=np.float64)
         if table.shape != (self.n_types, irreps.dim):
             raise ValueError(
                 f"table has shape {table.shape}, expected {(self.n_types, irreps.dim)}"
             )
-        return Features(irreps, table=table)
+        return Features(irreps, table=table, by_inputs=by_inputs)
 
     def stored(self, x: Features, name: str) -> Features:
         """Return features as a value of the program; a table gets a layer."""
         if x.table is None:
             return x
-        table = self._weights(f"{name}.table", x.table)
+        table = self._weights(f"{name}.table", x.table, x.by_inputs)
         return self._layer("type_rows", name, x.irreps, table=table)
 
     def describe(self, x: Features, name: str) -> None:
@@ -133,14 +148,26 @@ class Builder:
 
     # ---- layers on nodes ----
 
-    def linear(self, x: Features, linear: LinearMap, name: str) -> Features:
-        """Apply a linear map, which may depend on the type of the node."""
+    def linear(
+        self, x: Features, linear: LinearMap, name: str, by_inputs: LinearMap | None = None
+    ) -> Features:
+        """Apply a linear map, which may depend on the type of the node.
+
+        `by_inputs` are derivatives of its weights by the hidden units of inputs, (units, mul_in,
+        mul_out) each.
+        """
         if linear.irreps_in != x.irreps:
             linear = linear.from_blocks(x.irreps)
+        if by_inputs is not None:
+            # the product of a table and a map would not depend linearly on the units
+            x = self.stored(x, f"{name}_x")
         if x.table is not None:
-            return Features(linear.irreps_out, table=linear.apply(x.table))
+            slopes = None if x.by_inputs is None else linear.apply_weights(x.by_inputs)
+            return Features(linear.irreps_out, table=linear.apply(x.table), by_inputs=slopes)
         out = self._layer("linear", name, linear.irreps_out, x=self._use(x))
         self._maps[out.name] = linear
+        if by_inputs is not None:
+            self._slopes[out.name] = by_inputs.from_blocks(x.irreps)
         return out
 
     def normalize(
@@ -148,7 +175,10 @@ class Builder:
     ) -> Features:
         """Divide the rows of x by ``density * beta + alpha``."""
         if x.table is not None and density.table is not None:
-            return replace(x, table=x.table / (density.table * beta + alpha))
+            assert density.by_inputs is None  # sums over edges are no tables
+            divisor = density.table * beta + alpha
+            slopes = None if x.by_inputs is None else x.by_inputs / divisor
+            return replace(x, table=x.table / divisor, by_inputs=slopes)
         x, density = self.stored(x, f"{name}_x"), self.stored(density, f"{name}_density")
         numbers = {"alpha": float(alpha), "beta": float(beta)}
         operands = {"x": self._use(x), "density": self._use(density)}
@@ -157,7 +187,8 @@ class Builder:
     def scale(self, x: Features, factor: Array, name: str) -> Features:
         """Multiply rows by a number for each type, shape (n_types,) or (1,)."""
         if x.table is not None:
-            return replace(x, table=x.table * factor[:, None])
+            slopes = None if x.by_inputs is None else x.by_inputs * factor[:, None]
+            return replace(x, table=x.table * factor[:, None], by_inputs=slopes)
         tensor = self._weights(f"{name}.factor", factor)
         return self._layer("scale", name, x.irreps, x=self._use(x), factor=tensor)
 
@@ -221,36 +252,48 @@ class Builder:
         if any(term.irreps != irreps for term in terms):
             raise ValueError(f"irreps of a sum differ: {[str(term.irreps) for term in terms]}")
         constant = sum((t.table for t in terms if t.table is not None), np.zeros(()))
-        known = bool(np.any(constant))
+        slopes = None
+        for term in terms:
+            if term.by_inputs is not None:
+                slopes = term.by_inputs if slopes is None else slopes + term.by_inputs
+        known = bool(np.any(constant)) or slopes is not None
         others = [term for term in terms if term.table is None]
         if not others:
-            return self.table(irreps, constant + np.zeros((self.n_types, irreps.dim)))
+            return self.table(irreps, constant + np.zeros((self.n_types, irreps.dim)), slopes)
         if known:
             for number, term in enumerate(others):
-                if self._absorb(term, constant):
+                if self._absorb(term, constant, slopes):
                     known = False
                     others[number] = term
                     break
         if known:
-            others.append(self.stored(self.table(irreps, constant), f"{name}_types"))
+            others.append(self.stored(self.table(irreps, constant, slopes), f"{name}_types"))
         if len(others) == 1:
             return others[0]
         return self._layer("sum", name, irreps, x=[self._use(term) for term in others])
 
-    def _absorb(self, x: Features, constant: Array) -> bool:
+    def _absorb(self, x: Features, constant: Array, by_inputs: Array | None) -> bool:
         """Add a constant of each type to the bias of x's linear layer; return whether it fits."""
         linear = self._maps.get(x.name)
         if linear is None:
             return False
         bias = dict(linear.bias)
+        before = self._slopes.get(x.name) or replace(linear, weights={}, bias={})
+        slopes = dict(before.bias)
         for o, block in enumerate(x.irreps):
-            part = constant[:, block.offset : block.offset + block.dim]
-            if not part.any():
+            items = slice(block.offset, block.offset + block.dim)
+            part = constant[:, items]
+            change = None if by_inputs is None else by_inputs[..., items]
+            if not part.any() and (change is None or not change.any()):
                 continue
             if block.ir.l:
                 return False
             bias[o] = bias[o] + part if o in bias else part
+            if change is not None:
+                slopes[o] = slopes[o] + change if o in slopes else change
         self._maps[x.name] = replace(linear, bias=bias)
+        if by_inputs is not None:
+            self._slopes[x.name] = replace(before, bias=slopes)
         return True
 
     # ---- layers on edges ----
@@ -268,7 +311,7 @@ class Builder:
         problem = replace(problem, layout="ir_mul", dtype=self.dtype, _w3j={})
         field: dict[str, Any] = {}
         if x.table is not None:
-            field["x_table"] = self._weights(f"{name}.x_table", x.table)
+            field["x_table"] = self._weights(f"{name}.x_table", x.table, x.by_inputs)
         else:
             field["x"] = self._exchange(x)
         field["radial"] = self._radial(radial, name)
@@ -285,13 +328,25 @@ class Builder:
 
     # ---- energies ----
 
-    def energy(self, x: Features, scale: Array, shift: Array, name: str, channel: int = 0) -> None:
+    def energy(
+        self,
+        x: Features,
+        scale: Array,
+        shift: Array,
+        name: str,
+        channel: int = 0,
+        by_inputs: Array | None = None,
+    ) -> None:
         """Add ``scale * x[channel] + shift`` to the energy of each node.
 
-        Scale and shift have shape (n_types,) or (1,).
+        Scale and shift have shape (n_types,) or (1,). `by_inputs` are derivatives of the shift by
+        the hidden units of inputs, (units, n_types or 1).
         """
         if x.table is not None:
             shift = shift + scale * x.table[:, channel]
+            if x.by_inputs is not None:
+                own = scale * x.by_inputs[..., channel]
+                by_inputs = own if by_inputs is None else by_inputs + own
             x = self.stored(self.table("1x0e", np.zeros((self.n_types, 1))), f"{name}_x")
             scale, channel = np.zeros(1), 0
         self._layer(
@@ -301,7 +356,7 @@ class Builder:
             x=self._use(x),
             channel=channel,
             scale=self._tensor(f"{name}.scale", np.atleast_1d(scale).astype(np.float64)),
-            shift=self._tensor(f"{name}.shift", np.atleast_1d(shift).astype(np.float64)),
+            shift=self._tensor(f"{name}.shift", np.atleast_1d(shift).astype(np.float64), by_inputs),
         )
 
     def pair_energy(self, kind: str, fields: Mapping[str, Any], name: str) -> None:
@@ -335,16 +390,31 @@ class Builder:
             "descriptors": list(self.descriptors),
             **self._named,
         }
+        if self.inputs is not None:
+            entries, network, tensors = self.inputs.entries()
+            program["inputs"] = entries
+            if network is not None:
+                program["input_network"] = {**network, "factors": dict(self._factors)}
+            for name, tensor in tensors.items():
+                self._tensor(name, tensor)
         return program, dict(self.tensors)
 
     def _write_linear(self, layer: dict[str, Any]) -> None:
         linear, name = self._maps.pop(layer["out"]), layer["name"]
+        slopes = self._slopes.pop(layer["out"], None) or replace(linear, weights={}, bias={})
+
+        def weights(o: int, i: int, weight: Array) -> str:
+            change = slopes.weights.get((i, o))
+            if change is not None and weight.ndim == 3:
+                change = change[:, None]
+            return self._weights(f"{name}.weight_{i}_{o}", weight, change)
+
         layer["paths"] = [
-            {"in": i, "out": o, "weight": self._weights(f"{name}.weight_{i}_{o}", weight)}
+            {"in": i, "out": o, "weight": weights(o, i, weight)}
             for (i, o), weight in sorted(linear.weights.items())
         ]
         layer["bias"] = [
-            {"out": o, "value": self._weights(f"{name}.bias_{o}", value)}
+            {"out": o, "value": self._weights(f"{name}.bias_{o}", value, slopes.bias.get(o))}
             for o, value in sorted(linear.bias.items())
         ]
 
@@ -405,7 +475,9 @@ class Builder:
             found["layers"].append(entry)
         for end in ("sender", "receiver"):
             value = getattr(radial, end)
-            if isinstance(value, Features) and value.table is not None:
+            if isinstance(value, Features) and value.by_inputs is not None:
+                value = self.stored(value, f"{name.removesuffix('.radial')}_{end}")
+            elif isinstance(value, Features) and value.table is not None:
                 value = value.table
             if isinstance(value, Features):
                 found[end] = self._exchange(value) if end == "sender" else self._use(value)
@@ -421,10 +493,17 @@ class Builder:
             for key, value in fields.items()
         }
 
-    def _weights(self, name: str, array: Array) -> str:
-        return self._tensor(name, np.asarray(array).astype(self.dtype))
+    def _weights(self, name: str, array: Array, by_inputs: Array | None = None) -> str:
+        return self._tensor(name, np.asarray(array).astype(self.dtype), by_inputs)
 
-    def _tensor(self, name: str, array: NDArray[Any]) -> str:
+    def _tensor(self, name: str, array: NDArray[Any], by_inputs: Array | None = None) -> str:
+        """Add a tensor. Its derivatives by hidden units may have an axis of one type."""
+        if by_inputs is not None:
+            array = np.broadcast_to(array, np.broadcast_shapes(array.shape, by_inputs.shape[1:]))
+            if len(by_inputs[0]) == 1 and len(array) == self.n_types:
+                by_inputs = by_inputs[:, 0]
+            by_inputs = np.asarray(by_inputs, dtype=np.float64)
+            self._factors[name] = self._tensor(f"{name}.by_inputs", by_inputs)
         if name in self.tensors:
             raise ValueError(f"tensor {name!r} exists already")
         if not np.isfinite(array).all():

@@ -33,8 +33,9 @@ class ConversionOptions:
         Required if the model has several.
     dtype : {"float32", "float64"}, optional
         Default: the model's.
-    graph_fields : tuple of (str, int)
-        Value of each per-structure input that the model reads, such as a charge.
+    graph_fields : tuple of (str, number)
+        Defaults of inputs that the model reads once per structure, such as a charge. The others
+        must be given in each evaluation.
     radial : {"table", "exact"}, optional
         Default: tables, if their error is below rounding.
     dispersion : str, optional
@@ -44,7 +45,7 @@ class ConversionOptions:
     types: tuple[str, ...] | None = None
     head: str | None = None
     dtype: str | None = None
-    graph_fields: tuple[tuple[str, int], ...] = ()
+    graph_fields: tuple[tuple[str, float], ...] = ()
     radial: str | None = None
     dispersion: str | None = None
 

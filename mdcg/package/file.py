@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from .. import _core
 from ..errors import MdcgError, OutputError, PackageError
 
-#: Version of the manifest that is written.
+#: Version of the manifest that is written, and of one with inputs that older versions of mdcg would
+#: not ask for: an input without a default, or with one that is no whole number.
 FORMAT = 3
+FORMAT_OF_INPUTS = 4
 
 SUFFIX = ".mdcg"
 KEY = "mdcg"
@@ -200,7 +202,12 @@ class Package:
     """
 
     def __init__(self, manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
-        self.manifest: dict[str, Any] = {**manifest, "format": FORMAT}
+        fixed = [each.get("default") for each in manifest.get("inputs") or ()]
+        plain = all(isinstance(value, int) for value in fixed)
+        self.manifest: dict[str, Any] = {
+            **manifest,
+            "format": FORMAT if plain else FORMAT_OF_INPUTS,
+        }
         self.tensors: dict[str, NDArray[Any]] = dict(tensors)
 
     @classmethod
@@ -283,6 +290,11 @@ class Package:
     def is_long_range(self) -> bool:
         """Whether a part of the energy is a sum over all atoms."""
         return any(layer["type"] == "ewald" for layer in self.layers)
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        """Numbers that the model reads once for each system, as ``FORMAT.md`` describes them."""
+        return list(self.manifest.get("inputs") or ())
 
     @property
     def layers(self) -> list[dict[str, Any]]:

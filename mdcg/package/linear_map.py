@@ -134,15 +134,22 @@ class LinearMap:
 
     def apply(self, rows: Array) -> Array:
         """Apply the map to one row per type, shape (n_types, dim), blocks ``[2l+1][mul]``."""
-        result = np.zeros((len(rows), self.irreps_out.dim))
-        for (i, o), weight in self.weights.items():
-            into, out = self.irreps_in[i], self.irreps_out[o]
-            block = rows[:, into.offset : into.offset + into.dim]
-            value = block.reshape(len(rows), into.ir.dim, into.mul) @ weight
-            result[:, out.offset : out.offset + out.dim] += value.reshape(len(rows), -1)
+        result = self.apply_weights(rows)
         for o, value in self.bias.items():
             out = self.irreps_out[o]
             result[:, out.offset : out.offset + out.dim] += value
+        return result
+
+    def apply_weights(self, rows: Array) -> Array:
+        """Apply the map without its bias to rows of shape (..., n_types or 1, dim)."""
+        typed = [len(weight) for weight in self.weights.values() if weight.ndim == 3]
+        count = max([rows.shape[-2], *typed])
+        result = np.zeros((*rows.shape[:-2], count, self.irreps_out.dim))
+        for (i, o), weight in self.weights.items():
+            into, out = self.irreps_in[i], self.irreps_out[o]
+            block = rows[..., into.offset : into.offset + into.dim]
+            value = block.reshape(*rows.shape[:-1], into.ir.dim, into.mul) @ weight
+            result[..., out.offset : out.offset + out.dim] += value.reshape(*value.shape[:-2], -1)
         return result
 
 

@@ -12,7 +12,7 @@ from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Builder, Features
 from .e3nn_modules import activation, array, gate_blocks, linear_map, real
-from .fields import embedded_fields, refuse_unknown
+from .inputs import embedded_inputs, refuse_unknown
 from .les import add_long_range, refuse_parts
 from .linear_map import LinearMap
 from .mace_blocks import MaceContext, add_interaction, add_product, pair_repulsion, radial_embedding
@@ -129,12 +129,12 @@ def build_mace(
     builder: Builder,
     columns: list[int],
     head: int,
-    graph_fields: Mapping[str, int] | None = None,
+    graph_fields: Mapping[str, float] | None = None,
 ) -> None:
     """Write the layers of a MACE model, which must have e3nn's own layers and no LoRA.
 
     `columns` are the elements to convert, as columns of the model's one-hot vectors. `graph_fields`
-    has the value of every per-structure input that the model reads, such as a charge.
+    has the defaults of inputs that the model reads once per structure, such as a charge.
     """
     reason = refusal(model)
     if reason:
@@ -158,13 +158,18 @@ def build_mace(
     scale, shift, energies = (
         _energies(model, columns, head) if has_energy else (1.0, 0.0, np.zeros(len(columns)))
     )
+    by_inputs: NDArray[np.float64] | None = None  # of the energies
     if hasattr(model, "joint_embedding"):
-        row = embedded_fields(model, graph_fields or {})
-        feats = builder.table(feats.irreps, row + (0.0 if feats.table is None else feats.table))
+        builder.inputs, row = embedded_inputs(model, graph_fields or {})
+        slopes = np.eye(builder.inputs.units)[:, None]
+        feats = builder.table(
+            feats.irreps, row + (0.0 if feats.table is None else feats.table), slopes
+        )
         readout = getattr(model, "embedding_readout", None)
         if readout is not None:
             site = add_readout(context, "embedding", readout, feats)
             energies = energies + (0.0 if site.table is None else site.table[:, 0])
+            by_inputs = None if site.by_inputs is None else site.by_inputs[..., 0]
     else:
         refuse_unknown(graph_fields or {}, ())
     constant = shift + energies
@@ -178,8 +183,9 @@ def build_mace(
             if has_dipoles:
                 dipoles.append(vectors_of(context, at, site))
             if has_energy:
-                builder.energy(site, np.full(1, scale), constant, f"energy_{at}")
-                constant = np.zeros(1)
+                name, factor = f"energy_{at}", np.full(1, scale)
+                builder.energy(site, factor, constant, name, by_inputs=by_inputs)
+                constant, by_inputs = np.zeros(1), None
         for at, readout in _readouts_of(getattr(model, "les_readouts", ()), number, len(layers)):
             charges.append(add_readout(context, f"les_{at}", readout, feats))
     if hasattr(model, "les"):

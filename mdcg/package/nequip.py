@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Builder, Features, Radial, RadialLayer
 from .e3nn_modules import activation, array, convolution, gate_blocks, linear_map, typed_linear_map
-from .fields import field_value, refuse_unknown
+from .inputs import InputNetwork, SystemInput, refuse_unknown, system_input
 from .les import add_long_range, refuse_parts
 from .linear_map import LinearMap
 
@@ -34,12 +35,12 @@ _DECAYS = (0.20162, 0.40290, 0.94229, 3.19980)
 
 
 def build_nequip(
-    model: Any, builder: Builder, columns: list[int], graph_fields: Mapping[str, int]
+    model: Any, builder: Builder, columns: list[int], graph_fields: Mapping[str, float]
 ) -> None:
     """Write the layers of a NequIP model from a checkpoint or a package.
 
-    `columns` are the model's numbers of the types to convert. `graph_fields` has the value of every
-    categorical per-structure field that the model reads, such as a charge.
+    `columns` are the model's numbers of the types to convert. `graph_fields` has the defaults of
+    categorical per-structure fields that the model reads, such as a charge.
     """
     network = model.model
     if _kind(network) == "ForceStressOutput":
@@ -63,7 +64,7 @@ class _Converter:
     """Converts modules in the order in which the model runs them, with a method for each class."""
 
     def __init__(
-        self, model: Any, builder: Builder, columns: list[int], graph_fields: Mapping[str, int]
+        self, model: Any, builder: Builder, columns: list[int], graph_fields: Mapping[str, float]
     ) -> None:
         self.builder = builder
         self.columns = columns
@@ -72,6 +73,7 @@ class _Converter:
         self.r_max = float(model.metadata["r_max"])
         self.reach: Array | None = None  # cutoffs by pair of types, if they differ
         self.attributes = np.zeros((len(columns), 0))
+        self.slopes: Array | None = None  # [units, attributes], by the hidden units of inputs
         self.features: Features | None = None
         self.readouts: dict[str, Features] = {}  # by the field that the model writes
         self.harmonics: Any = None
@@ -84,15 +86,39 @@ class _Converter:
 
     def on_NodeTypeEmbed(self, name: str, module: Any) -> None:  # noqa: N802
         parts = [array(module.embed_module.weight)[self.columns]]
+        inputs: list[SystemInput] = []
+        tables: list[Array] = []
         first = getattr(module, "categorical_graph_field_embed_shifts", {})
         for field, table in getattr(module, "categorical_graph_field_embed_modules", {}).items():
             lowest, count = int(first[field]), len(table.weight)
             self.fields.add(field)
-            row = field_value(self.graph_fields, field, lowest, count) - lowest
-            parts.append(np.repeat(array(table.weight)[row : row + 1], len(self.columns), axis=0))
+            inputs.append(system_input(self.graph_fields, field, lowest, count))
+            tables.append(array(table.weight))
+        if inputs:
+            parts.append(self._embed(inputs, tables))
         self.attributes = np.concatenate(parts, axis=1)
+        units = self.attributes.shape[1] - parts[0].shape[1]
+        if units:
+            self.slopes = np.eye(units, self.attributes.shape[1], parts[0].shape[1])
         irreps = Irreps.from_pairs([(self.attributes.shape[1], 0, 1)])
-        self.features = self.builder.table(irreps, self.attributes)
+        slopes = None if self.slopes is None else self.slopes[:, None]
+        self.features = self.builder.table(irreps, self.attributes, slopes)
+
+    def _embed(self, inputs: list[SystemInput], tables: list[Array]) -> Array:
+        """Make each number of the embeddings a hidden unit; return those of the defaults."""
+        units, used, row = sum(t.shape[1] for t in tables), 0, np.zeros(0)
+        found = []
+        for each, table in zip(inputs, tables, strict=True):
+            rows = np.zeros((len(table), units))
+            rows[:, used : used + table.shape[1]] = table
+            used += table.shape[1]
+            found.append(replace(each, rows=rows))
+            if each.default is not None:
+                row = np.append(row, table[int(each.default) - each.lowest])
+        self.builder.inputs = InputNetwork(tuple(found), units)
+        if not self.builder.inputs.has_defaults:
+            row = np.zeros(units)
+        return np.repeat(row[None], len(self.columns), axis=0)
 
     def on_SphericalHarmonicEdgeAttrs(self, name: str, module: Any) -> None:  # noqa: N802
         self.harmonics = module.sh
@@ -150,7 +176,11 @@ class _Converter:
         x = builder.linear(x, down, f"linear_down_{number}")
         if block.sc is not None:
             own = typed_linear_map(block.sc, self.attributes, f"{name}.sc")
-            skip = builder.linear(before, own.to_blocks(gate.irreps_in), f"self_{number}")
+            slopes: LinearMap | None = None
+            if self.slopes is not None:
+                slopes = typed_linear_map(block.sc, self.slopes, f"{name}.sc")
+                slopes = slopes.to_blocks(gate.irreps_in)
+            skip = builder.linear(before, own.to_blocks(gate.irreps_in), f"self_{number}", slopes)
             x = builder.sum([x, skip], f"message_{number}")
         x = builder.gate(x, gate.irreps_out, gate.scalars, gate.gated, f"features_{number}")
         if module.resnet:

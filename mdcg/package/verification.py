@@ -13,6 +13,7 @@ import numpy as np
 from .. import _core
 from ..errors import VerificationError
 from .file import Package, engine_checks
+from .inputs import values_to_compare
 
 if TYPE_CHECKING:
     from ..patch import ModelInfo, VerificationReport
@@ -108,15 +109,16 @@ def package_reference(
         systems = verification_systems(kinds, package.r_max, symbols=package.type_names)
         if package.is_long_range:  # the sum is that of a crystal, or of a cluster
             systems = [each for each in systems if len({*each.pbc}) == 1]
-    fields = dict(package.manifest["options"].get("graph_fields", ()))
-    reference = evaluate_reference(model, head=head, systems=systems, exact=exact, fields=fields)
+    values = values_to_compare(package.inputs, len(systems))
+    systems = [replace(each, inputs=own) for each, own in zip(systems, values, strict=True)]
+    reference = evaluate_reference(model, head=head, systems=systems, exact=exact)
     if not lacks_strain_derivative(original):
         return reference
 
     exact_info = model_info(exact)
 
     def energy(system: Structure) -> float:
-        return float(evaluate_outputs(exact, exact_info, system, head, fields)[1]["energy"])
+        return float(evaluate_outputs(exact, exact_info, system, head)[1]["energy"])
 
     return replace(
         reference,
@@ -172,6 +174,7 @@ def _evaluate(model: Any, types: Mapping[int, int], package: Package, system: St
             forces=energies,
             virial=energies,
             descriptors=dipoles or charges,
+            inputs=[system.inputs[each["name"]] for each in package.inputs],
         )
     values: dict[str, Any] = {}
     if energies:

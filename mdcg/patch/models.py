@@ -461,14 +461,13 @@ def model_batch(
     system: Structure,
     edges: Sequence[ArrayLike],
     head: str | None = None,
-    fields: Mapping[str, int] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Build the ``data`` argument of a model's ``forward`` for one structure.
 
-    `edges` is the result of :func:`neighbor_list`; edges may have any order. `fields` are
-    per-structure inputs, such as a charge, in place of MACE's defaults.
+    `edges` is the result of :func:`neighbor_list`; edges may have any order. The inputs of the
+    system replace MACE's defaults.
     """
-    given = {name: torch.tensor([value]) for name, value in (fields or {}).items()}
+    given = {name: torch.tensor([value]) for name, value in system.inputs.items()}
     atoms = (system.atomic_numbers, system.positions)
     if info.is_nequip:
         data = nequip_batch(info, *atoms, system.cell if system.periodic else None, *edges)
@@ -495,7 +494,6 @@ def evaluate_structure(
     info: ModelInfo,
     system: Structure,
     head: str | None = None,
-    fields: Mapping[str, int] | None = None,
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """Return the number of edges, and the model's outputs by MACE's names.
 
@@ -503,7 +501,7 @@ def evaluate_structure(
     """
     system = replace(system, cell=_model_cell(model, info, system))
     edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
-    data, count = model_batch(info, system, edges, head, fields), edges[0].shape[1]
+    data, count = model_batch(info, system, edges, head), edges[0].shape[1]
     if info.is_nequip:
         return count, as_outputs(model(data))
     takes = inspect.signature(model.forward).parameters

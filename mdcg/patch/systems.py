@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -19,6 +19,8 @@ class Structure:
     positions: NDArray[np.float64]  # [num_nodes, 3], Å
     cell: NDArray[np.float64]  # [3, 3], rows are vectors, Å; zero if nothing is periodic
     pbc: tuple[bool, bool, bool]
+    # numbers that models read besides the atoms, such as a charge, by name
+    inputs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def periodic(self) -> bool:

@@ -209,12 +209,10 @@ def evaluate_reference(
     head: str | None = None,
     systems: Sequence[Structure] | None = None,
     exact: torch.nn.Module | None = None,
-    fields: Mapping[str, int] | None = None,
 ) -> Reference:
     """Evaluate the model that others are compared with; its dtype selects the limits.
 
-    `exact` is the reference for a float32 model; default: its copy in float64. `fields` are
-    per-structure inputs of the model, such as a charge.
+    `exact` is the reference for a float32 model; default: its copy in float64.
     """
     info = model_info(original)
     if systems is None:
@@ -224,10 +222,10 @@ def evaluate_reference(
         exact = copy_in_dtype(original, torch.float64)
     known = []
     for system in _each(systems, "the original"):
-        n_edges, own = evaluate_outputs(original, info, system, head, fields)
+        n_edges, own = evaluate_outputs(original, info, system, head)
         truth = own
         if single and exact is not None:
-            _, truth = evaluate_outputs(exact, model_info(exact), system, head, fields)
+            _, truth = evaluate_outputs(exact, model_info(exact), system, head)
         known.append(_Known(system, n_edges, own, truth))
     return Reference(info.dtype, info.device, tuple(known))
 
@@ -276,7 +274,6 @@ def evaluate_outputs(
     info: ModelInfo,
     system: Structure,
     head: str | None = None,
-    fields: Mapping[str, int] | None = None,
 ) -> tuple[int, Outputs]:
     """Return the number of edges and the outputs of a model, run as in dynamics.
 
@@ -289,7 +286,7 @@ def evaluate_outputs(
             torch.inference_mode(False),
             torch.enable_grad(),
         ):
-            n_edges, output = evaluate_structure(model, info, system, head, fields)
+            n_edges, output = evaluate_structure(model, info, system, head)
     except MdcgError:
         raise  # for example, a compiler is missing
     except Exception as error:

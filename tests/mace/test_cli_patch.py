@@ -182,7 +182,7 @@ def test_info_of_a_model_that_reads_a_charge(build: Any, tmp_path: Path, capsys:
     lines = capsys.readouterr().out.splitlines()[-5:]
     assert lines[:4] == [f"{use}: supported" for use in USES]
     assert lines[4] == (
-        "a package is made for one value of: total_charge (--set total_charge=VALUE)"
+        "reads of each structure: total_charge (defaults: --set total_charge=VALUE)"
     )
 
 

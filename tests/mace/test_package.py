@@ -230,36 +230,6 @@ def package_info(package: Package, folder: Path) -> str:
     return describe_package(folder / "p.mdcg")[1]
 
 
-def test_charge_and_spin_are_fixed_in_a_package(tmp_path: Path) -> None:
-    specs = {
-        "total_charge": {"type": "continuous", "per": "graph", "in_dim": 1, "emb_dim": 4},
-        "total_spin": {
-            "type": "categorical",
-            "per": "graph",
-            "in_dim": 1,
-            "emb_dim": 4,
-            "num_classes": 5,
-            "offset": 0,
-        },
-    }
-    model = build_model(embedding_specs=specs, use_embedding_readout=True)
-    with pytest.raises(UnsupportedProblemError, match=r"--set total_charge=.*in place"):
-        convert_model(model)
-    numbers = {"total_charge": 2, "total_spin": 3}
-    package = convert_model(model, ConversionOptions(graph_fields=tuple(numbers.items())))
-    (system, *_) = verification_systems(package.atomic_numbers or [], package.r_max, seed=5)
-    from mdcg.patch.models import evaluate_structure
-
-    _, outputs = evaluate_structure(model, mace_info(model), system, fields=numbers)
-    want = {name: value.detach() for name, value in outputs.items() if value is not None}
-    found = evaluate_package(package, system)
-    assert package_info(package, tmp_path).count("made for total_charge=2, total_spin=3\n") == 1
-    assert abs(found.energy - float(want["energy"])) < 1e-12 * abs(found.energy)
-    assert float((found.forces - want["forces"]).abs().max()) < 1e-10
-    _, other = evaluate_structure(model, mace_info(model), system)
-    assert abs(found.energy - float(other["energy"].detach())) > 1e-6
-
-
 @pytest.mark.e3nn
 @pytest.mark.parametrize(
     "name",

@@ -146,7 +146,7 @@ void CudaBatch::store_sums(const BatchPart& part, const double* energies, const 
     if (bad != finite.end())
         throw EngineError(ErrorKind::numeric,
                           "positions, energy, forces or virial of system " +
-                              std::to_string(part.first + (bad - finite.begin())) +
+                              std::to_string(part.batch.number(part.first + (bad - finite.begin()))) +
                               " of the batch are not finite numbers: atoms may be too close, or "
                               "the model does not know such structures");
 }

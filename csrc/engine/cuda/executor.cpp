@@ -80,6 +80,14 @@ void CudaExecutor<T>::prepare() {
 }
 
 template <typename T>
+void CudaExecutor<T>::take_inputs() {
+    forget_steps();
+    for (std::size_t i = 0; i < ops_.size(); ++i)
+        if (program_.ops[i]->follows_inputs) ops_[i]->on_new_inputs(stream_);
+    stream_.synchronize();
+}
+
+template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
     return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
            results_.bytes() + energy_weights_.bytes() + own_forces_.bytes() + ghosts_.bytes() +
@@ -261,6 +269,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.virials = worker_.forces + 3 * graph_.num_local;
     worker_.cell = wanted.cell;
     worker_.periodic = wanted.periodic;
+    worker_.inputs = wanted.inputs;
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;

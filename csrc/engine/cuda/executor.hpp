@@ -38,6 +38,9 @@ public:
     // Bytes that all buffers may take; 0: what the device has.
     void set_memory(std::size_t bytes) { memory_ = bytes; }
 
+    // Lets operations take tensors that have changed with inputs of the system. Captured steps are
+    // captured again, because addresses of matrices and numbers in arguments may have changed.
+    void take_inputs();
     // Drops the cached list of ghosts. All ranks call this together.
     void forget_ghosts() { ghosts_.forget_list(); }
     // Takes a new list, or other types. Must be called before the first run.
@@ -67,6 +70,7 @@ public:
         double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
         const double *energy_weights = nullptr, *cell = nullptr;  // see System
         const bool* periodic = nullptr;
+        const double* inputs = nullptr;  // see StepRows
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 

@@ -131,6 +131,14 @@ public:
         return true;
     }
 
+    void take_inputs() override {
+        if (executor_ == nullptr) {
+            ops_.clear();  // they are made from the new tensors
+            return;
+        }
+        timed(false, [&] { executor_->take_inputs(); });
+    }
+
     void do_release() override {
         forget(true);
         graph_ = Graph();
@@ -301,6 +309,7 @@ private:
         wanted.virial = results.virial != nullptr || results.virials != nullptr;
         wanted.gradient = wanted.virial || results.forces != nullptr;
         wanted.descriptors = results.descriptors;
+        wanted.inputs = part.batch.inputs;
         executor_->run(graph_, nullptr, wanted);
         layers_ms_ = clock.lap();
         executor_->store(part, results);
@@ -382,6 +391,7 @@ private:
         wanted.energy_weights = system.energy_weights;
         wanted.cell = system.cell;
         wanted.periodic = system.periodic;
+        wanted.inputs = system.inputs;
         executor_->run(graph_, communicator, wanted);
         layers_ms_ = clock.lap();
         store(results, threads);

@@ -94,7 +94,50 @@ std::map<std::string, std::int64_t> read_fixed_inputs(const Fields& options) {
     return found;
 }
 
+std::vector<Input> read_inputs(const Fields& manifest) {
+    std::vector<Input> found;
+    std::set<std::string> names;
+    for (const Fields& fields : manifest.objects("inputs")) {
+        Input input;
+        input.name = fields.text("name");
+        if (input.name.empty() || !names.insert(input.name).second)
+            fields.fail("name", "\"" + input.name + "\"", "different names");
+        const json& whole = fields.json("whole");
+        if (!whole.is_boolean()) fields.fail("whole", whole.dump(), "true or false");
+        input.whole = whole.get<bool>();
+        if (fields.has("count")) {
+            input.count = fields.integer("count", 1, limits::MAX_INPUT_VALUES);
+            input.lowest = fields.integer("lowest", -limits::MAX_INPUT_VALUES,
+                                          limits::MAX_INPUT_VALUES);
+            if (!input.whole) fields.fail("whole", "false", "true where the values are counted");
+        }
+        if (fields.has("default")) {
+            input.preset = fields.number("default");
+            if (!input.takes(input.preset))
+                fields.fail("default", number_text(input.preset), input.range_text());
+        }
+        found.push_back(std::move(input));
+    }
+    if (found.empty() || found.size() > limits::MAX_INPUTS)
+        manifest.fail("inputs", std::to_string(found.size()) + " inputs",
+                      "1 to " + std::to_string(limits::MAX_INPUTS));
+    return found;
+}
+
 }  // namespace
+
+bool Input::takes(double value) const {
+    if (!std::isfinite(value) || (whole && value != std::floor(value))) return false;
+    return count == 0 || (value >= static_cast<double>(lowest) &&
+                          value < static_cast<double>(lowest + count));
+}
+
+std::string Input::range_text() const {
+    if (!whole) return "a finite number";
+    if (count == 0) return "a whole number";
+    return "a whole number from " + std::to_string(lowest) + " to " +
+           std::to_string(lowest + count - 1);
+}
 
 bool nests_too_deep(const char* text, const char* end, int most) {
     int depth = 0;
@@ -205,6 +248,19 @@ std::shared_ptr<const Package> Package::with_manifest(std::shared_ptr<const Pack
     package->text_ = manifest.dump();
     package->manifest_ = std::make_unique<json>(std::move(manifest));
     package->owner_ = std::move(of);
+    return package;
+}
+
+std::shared_ptr<const Package> Package::with_numbers(
+    std::shared_ptr<const Package> of, const std::map<std::string, const void*>& numbers) {
+    std::shared_ptr<Package> package(new Package());
+    package->path_ = of->path_;
+    package->digest_ = of->digest_;
+    package->text_ = of->text_;
+    package->manifest_ = std::make_unique<json>(of->manifest());
+    package->tensors_ = of->tensors_;
+    for (const auto& [name, data] : numbers) package->tensors_.at(name).data = data;
+    package->owner_ = of->owner_ != nullptr ? of->owner_ : std::move(of);
     return package;
 }
 
@@ -338,7 +394,7 @@ void Package::read(Kind kind, std::uint64_t whole,
             "or " +
             std::string(again));
     if (old) digest_ = Sha256().update(digest_).update(index).hex();
-    if (kind == Kind::model && format < PACKAGE_FORMAT) drop_old_entries();
+    if (kind == Kind::model && format < CLEAN_FORMAT) drop_old_entries();
     // models are made of numbers alone
     for (auto each = tensors_.begin(); kind == Kind::model && each != tensors_.end();) {
         if (!old && each->second.dtype == Dtype::u8)
@@ -405,14 +461,21 @@ ModelInfo read_model_info(const Package& package) {
     if (vector != "receiver_minus_sender" && vector != "sender_minus_receiver")
         fields.fail("edge_vector", vector, "receiver_minus_sender or sender_minus_receiver");
     info.flip_edges = vector == "sender_minus_receiver";
-    if (fields.has("options")) info.fixed_inputs = read_fixed_inputs(fields.object("options"));
+    if (fields.has("inputs"))
+        info.inputs = read_inputs(fields);
+    else if (fields.has("options"))
+        info.fixed_inputs = read_fixed_inputs(fields.object("options"));
     return info;
 }
 
-std::string fixed_inputs_text(const ModelInfo& info) {
+std::string inputs_text(const ModelInfo& info) {
     std::string text;
     for (const auto& [name, value] : info.fixed_inputs)
         text += (text.empty() ? "made for " : ", ") + name + "=" + std::to_string(value);
+    for (const Input& input : info.inputs) {
+        text += (text.empty() ? "reads " : ", ") + input.name;
+        if (!std::isnan(input.preset)) text += " (default " + number_text(input.preset) + ")";
+    }
     return text;
 }
 

@@ -13,9 +13,10 @@
 
 namespace mdcg {
 
-// The newest package format that this library reads. Files of older formats also hold 3j symbols,
-// and files of format 1 also the text and the machine code of kernels; these are not used.
-constexpr int PACKAGE_FORMAT = 3;
+// The newest package format that this library reads. Files of formats before CLEAN_FORMAT also hold
+// 3j symbols, and files of format 1 also the text and the machine code of kernels; these are not
+// used.
+constexpr int PACKAGE_FORMAT = 4, CLEAN_FORMAT = 3;
 constexpr int KERNELS_FORMAT = 1;  // format of a file of compiled kernels
 
 enum class Dtype { f32, f64, u8, i32 };
@@ -59,6 +60,9 @@ public:
     // Makes another network of the tensors of a package.
     static std::shared_ptr<const Package> with_manifest(std::shared_ptr<const Package> of,
                                                         nlohmann::json manifest);
+    // The same package, except that the numbers of some tensors, by name, are elsewhere.
+    static std::shared_ptr<const Package> with_numbers(
+        std::shared_ptr<const Package> of, const std::map<std::string, const void*>& numbers);
     Package(const Package&) = delete;
     Package& operator=(const Package&) = delete;
 
@@ -90,12 +94,25 @@ private:
     std::shared_ptr<const Package> owner_;  // owner of the tensors, if it is another package
 };
 
+// A number that the model reads once for each system besides its atoms, such as the total charge.
+struct Input {
+    std::string name;
+    bool whole = false;        // takes whole numbers only
+    std::int64_t lowest = 0;   // with `count`: the values are lowest .. lowest + count - 1
+    std::int64_t count = 0;    // 0: any value
+    double preset = std::numeric_limits<double>::quiet_NaN();  // the default; NaN: none
+
+    bool takes(double value) const;
+    std::string range_text() const;  // "a whole number from -2 to 2"
+};
+
 // Facts of the manifest about the whole model, checked.
 struct ModelInfo {
     std::string architecture, model_class;
     std::vector<std::string> type_names;
     std::vector<int> atomic_numbers;  // empty: none
-    // Value of each input of a structure that was fixed by the conversion, such as total_charge.
+    std::vector<Input> inputs;
+    // In packages of older versions: inputs of a system whose values the conversion fixed.
     std::map<std::string, std::int64_t> fixed_inputs;
     double r_max = 0;
     bool double_precision = false;
@@ -105,7 +122,8 @@ struct ModelInfo {
     int num_types() const { return static_cast<int>(type_names.size()); }
 };
 ModelInfo read_model_info(const Package& package);
-// "made for total_charge=-1, total_spin=2"; empty: no input is fixed.
-std::string fixed_inputs_text(const ModelInfo& info);
+// "made for total_charge=-1, total_spin=2", or "reads total_charge (default 0), total_spin"; empty:
+// the model has no inputs.
+std::string inputs_text(const ModelInfo& info);
 
 }  // namespace mdcg

@@ -31,6 +31,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
         check(x, description.x, "x", "irreps_in1");
     } else {
         x_table_ = &fields.tensor("x_table", {num_types, description.x.features});
+        input_tensors = {x_table_};
     }
     const std::int64_t width = radial.layers[0].out;
     for (Operand& operand : inputs) {

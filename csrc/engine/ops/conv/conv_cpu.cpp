@@ -32,6 +32,10 @@ public:
     explicit CpuConv(const ConvSpec& spec);
 
     void prepare(KernelStore& kernels) override;
+    void on_new_inputs() override {
+        if (!x_.present()) x_table_ = spec_.x_table<T>();
+        if (types_) types_->take();
+    }
     void begin(const Graph& graph) override {
         by_type_ = types_ && types_->begin(graph);
         if (table_ && !by_type_)

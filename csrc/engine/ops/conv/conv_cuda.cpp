@@ -31,6 +31,10 @@ public:
         prepare(kernels, stream);
         if (!prepared_) prepare_general(stream);
     }
+    void on_new_inputs(const DeviceStream& stream) override {
+        if (prepared_) general_->on_new_inputs(stream);
+        if (by_type_) by_type_->on_new_inputs(stream);
+    }
     void on_new_list(const DeviceEdges& graph, const DeviceStream& stream) override {
         op_ = by_type_ && graph.pairs.sender_types().size() <= MAX_SUMMED_TYPES ? by_type_.get()
                                                                                 : general_.get();

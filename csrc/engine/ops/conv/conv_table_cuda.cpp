@@ -64,6 +64,7 @@ public:
         sums_ = CudaSenderSums<T>(kernels);
         features_.prepare(stream);
     }
+    void on_new_inputs(const DeviceStream& stream) override { features_.prepare(stream); }
     void on_new_list(const DeviceEdges& graph, const DeviceStream& stream) override {
         forward_table_->on_new_list(graph, stream);
         backward_table_->on_new_list(graph, stream);

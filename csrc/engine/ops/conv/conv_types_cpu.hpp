@@ -21,6 +21,11 @@ public:
 
     // `spec` must outlive this object.
     explicit CpuTypeSums(const ConvSpec& spec);
+    // Takes the tensors of the specification, which may have changed.
+    void take() {
+        matrices_.take();
+        known_.clear();
+    }
     // To be called for every list, by one thread. Returns false if sums by type do not pay: nodes
     // have too many types, or there are few edges.
     bool begin(const Graph& graph);

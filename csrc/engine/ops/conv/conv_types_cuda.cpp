@@ -70,14 +70,11 @@ public:
         std::vector<std::int32_t> number(size(spec_.num_types), -1);
         for (std::size_t i = 0; i < present_.size(); ++i) number[size(present_[i])] = narrow(i);
         number_.upload(number, stream);
-        const int rows = static_cast<int>(depth());
-        for (Part& part : blocks_) {
-            const std::vector<T> matrix = matrices_.matrix(present_, part.number);
-            const int mul = part.block.mul;
-            part.matrix = gemm_.matrix(matrix.data(), 1, 0, rows, mul, mul, 1, stream);
-            part.transposed = gemm_.matrix(matrix.data(), 1, 0, mul, rows, 1, mul, stream);
-        }
-        stream.synchronize();
+        upload_matrices(stream);
+    }
+    void on_new_inputs(const DeviceStream& stream) override {
+        matrices_.take();
+        if (!present_.empty()) upload_matrices(stream);
     }
     bool fuses_next_op(const CudaWorker<T>&) const override { return matrices_.composed(); }
     std::size_t scratch_bytes(const DeviceEdges& graph) const override {
@@ -160,6 +157,18 @@ private:
         std::size_t number;
         CudaMatrix<T> matrix, transposed;
     };
+
+    // For the types that are present.
+    void upload_matrices(const DeviceStream& stream) {
+        const int rows = static_cast<int>(depth());
+        for (Part& part : blocks_) {
+            const std::vector<T> matrix = matrices_.matrix(present_, part.number);
+            const int mul = part.block.mul;
+            part.matrix = gemm_.matrix(matrix.data(), 1, 0, rows, mul, mul, 1, stream);
+            part.transposed = gemm_.matrix(matrix.data(), 1, 0, mul, rows, 1, mul, stream);
+        }
+        stream.synchronize();
+    }
 
     int width() const { return (spec_.description.l_max + 1) * (spec_.description.l_max + 1); }
     std::int64_t depth() const {  // depth of the matrices

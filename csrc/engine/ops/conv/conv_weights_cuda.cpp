@@ -69,6 +69,7 @@ public:
         last_t_ = gemm_.matrix(last.data(), 1, 0, width, spec_.units, stride, 1, stream);
     }
 
+    void on_new_inputs(const DeviceStream& stream) override { features_.prepare(stream); }
     void on_new_list(const DeviceEdges& graph, const DeviceStream& stream) override {
         const auto step = static_cast<std::int64_t>(lay_out(nullptr, SLICE_STEP).bytes);
         const std::int64_t steps =

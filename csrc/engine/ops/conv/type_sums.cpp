@@ -53,8 +53,7 @@ template <typename T>
 TypeMatrices<T>::TypeMatrices(const ConvSpec& spec)
     : spec_(spec),
       linear_(composable(spec.only_reader)),
-      out_(linear_ != nullptr ? linear_->out : spec.out),
-      x_table_(spec.x_table<T>()) {
+      out_(linear_ != nullptr ? linear_->out : spec.out) {
     for (std::size_t i = 0; i < out_.rows.blocks.size(); ++i) {
         bool written = linear_ == nullptr && has_path_to(out_.rows.blocks[i]);
         if (linear_ != nullptr)
@@ -63,6 +62,14 @@ TypeMatrices<T>::TypeMatrices(const ConvSpec& spec)
                     written || (path.out == i && has_path_to(linear_->x.rows.blocks[path.in]));
         if (written) blocks_.push_back(i);
     }
+    take();
+}
+
+template <typename T>
+void TypeMatrices<T>::take() {
+    x_table_ = spec_.x_table<T>();
+    by_type_.clear();
+    weights_.clear();
     if (linear_ == nullptr) return;
     for (const LinearSpec::Path& path : linear_->paths)
         weights_.push_back(linear_->fields.read<double>(*path.weight));

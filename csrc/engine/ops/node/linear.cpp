@@ -22,6 +22,7 @@ LinearSpec::LinearSpec(const LayerEntry& given) : OpSpec(given) {
             from.fail("goes from " + block_text(a) + " to " + block_text(b) +
                       ", expected irreps of one degree");
         path.weight = tensor(from, "weight", {a.mul, b.mul}, path.typed);
+        input_tensors.push_back(path.weight);
         paths.push_back(path);
     }
     for (const Fields& from : fields.objects("bias")) {
@@ -31,6 +32,7 @@ LinearSpec::LinearSpec(const LayerEntry& given) : OpSpec(given) {
         if (block.l != 0)
             from.fail("adds to " + block_text(block) + ", expected a block of scalars");
         bias.value = tensor(from, "value", {block.mul}, bias.typed);
+        input_tensors.push_back(bias.value);
         biases.push_back(bias);
     }
     std::stable_sort(paths.begin(), paths.end(),

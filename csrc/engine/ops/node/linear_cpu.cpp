@@ -20,22 +20,15 @@ template <typename T>
 class CpuLinear : public CpuOp<T> {
 public:
     explicit CpuLinear(const LinearSpec& spec)
-        : x_(spec.x),
+        : spec_(spec),
+          x_(spec.x),
           out_(spec.out),
           types_(spec.num_types),
-          order_(spec.by_in),
-          seen_(size(types_), 0) {
-        for (const auto& path : spec.paths) add_path(path, spec.fields.read<T>(*path.weight));
-        for (const auto& bias : spec.biases) add_bias(bias, spec.fields.read<T>(*bias.value));
-        no_in_.assign(x_.rows.blocks.size(), 1);
-        no_out_.assign(out_.rows.blocks.size(), 1);
-        for (Path& path : paths_) {
-            path.first_out = std::exchange(no_out_[path.out], char(0)) != 0;
-            typed_ = typed_ || path.typed;
-        }
-        for (const std::size_t p : order_)
-            paths_[p].first_in = std::exchange(no_in_[paths_[p].in], char(0)) != 0;
+          order_(spec.by_in) {
+        take();
     }
+
+    void on_new_inputs() override { take(); }
 
     // Models have many types but systems have few, so matrices are packed when they are needed.
     void begin(const Graph& graph) override {
@@ -87,6 +80,24 @@ private:
         bool typed;
         AlignedArray<T> value;  // [types or 1][stride]
     };
+
+    // Takes the tensors of the specification, which may have changed.
+    void take() {
+        paths_.clear();
+        biases_.clear();
+        seen_.assign(size(types_), 0);
+        typed_ = packed_ = false;
+        for (const auto& path : spec_.paths) add_path(path, spec_.fields.template read<T>(*path.weight));
+        for (const auto& bias : spec_.biases) add_bias(bias, spec_.fields.template read<T>(*bias.value));
+        no_in_.assign(x_.rows.blocks.size(), 1);
+        no_out_.assign(out_.rows.blocks.size(), 1);
+        for (Path& path : paths_) {
+            path.first_out = std::exchange(no_out_[path.out], char(0)) != 0;
+            typed_ = typed_ || path.typed;
+        }
+        for (const std::size_t p : order_)
+            paths_[p].first_in = std::exchange(no_in_[paths_[p].in], char(0)) != 0;
+    }
 
     void add_path(const LinearSpec::Path& from, std::vector<T>&& weight) {
         Path path{};
@@ -181,6 +192,7 @@ private:
                                 rows.blocks[b].dim() * rows.blocks[b].stride, T(0));
     }
 
+    const LinearSpec& spec_;
     const Operand &x_, &out_;
     int types_;
     std::vector<Path> paths_;                  // sorted by out

@@ -17,19 +17,17 @@ public:
     explicit CudaLinear(const LinearSpec& spec)
         : spec_(spec), x_(spec.x), out_(spec.out), types_(spec.num_types) {
         group_paths(false, forward_);
-        for (const auto& path : spec.paths) weights_.push_back(spec.fields.read<T>(*path.weight));
-        add_biases();
+        read_weights();
     }
 
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         gemm_ = CudaGemm<T>(kernels);
         if (x_.needs_gradient) group_paths(true, backward_);
-        for (Sum& sum : forward_)
-            if (!sum.paths.empty()) sum.matrix = stacked(sum, false, stream);
-        for (Sum& sum : backward_)
-            if (!sum.paths.empty()) sum.matrix = stacked(sum, true, stream);
-        weights_ = {};
-        device_bias_.upload(bias_, stream);
+        upload(stream);
+    }
+    void on_new_inputs(const DeviceStream& stream) override {
+        read_weights();
+        upload(stream);
     }
 
     void forward(CudaWorker<T>& worker, Range nodes) const override {
@@ -108,8 +106,26 @@ private:
                             1, stream);
     }
 
+    void read_weights() {
+        weights_.clear();
+        for (const auto& path : spec_.paths)
+            weights_.push_back(spec_.fields.template read<T>(*path.weight));
+        add_biases();
+    }
+
+    void upload(const DeviceStream& stream) {
+        for (Sum& sum : forward_)
+            if (!sum.paths.empty()) sum.matrix = stacked(sum, false, stream);
+        for (Sum& sum : backward_)
+            if (!sum.paths.empty()) sum.matrix = stacked(sum, true, stream);
+        weights_ = {};
+        device_bias_.upload(bias_, stream);
+    }
+
     // Sums the constants of each block; the first product of the block adds them.
     void add_biases() {
+        biases_.clear();
+        bias_.clear();
         for (const auto& bias : spec_.biases) {
             const std::vector<T> value = spec_.fields.template read<T>(*bias.value);
             const Block& block = out_.rows.blocks[bias.out];

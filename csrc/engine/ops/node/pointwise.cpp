@@ -10,7 +10,7 @@ struct TypeRowsSpec : OpSpec {
     const Operand& out = output("out");
     const Tensor& table = fields.tensor("table", {num_types, out.rows.features});
 
-    using OpSpec::OpSpec;
+    explicit TypeRowsSpec(const LayerEntry& given) : OpSpec(given) { input_tensors = {&table}; }
 
     template <typename T, class Keep>
     void prepare(TypeRows<T>& a, const Keep& keep) const {
@@ -161,20 +161,23 @@ const RegisterRowOp<SumSpec, Sum> sum{"sum"};
 struct EnergySpec : OpSpec {
     const Operand& x = input("x");
     std::int64_t channel = 0;
-    std::vector<double> scale, shift;  // [T]
+    const Tensor& scale = one_or_by_type("scale", Content::constants);
+    const Tensor& shift = one_or_by_type("shift", Content::constants);
 
     explicit EnergySpec(const LayerEntry& given) : OpSpec(given) {
         const Block& block = x.rows.blocks[0];
         if (block.l != 0) fields.fail("x starts with " + block_text(block) + ", expected scalars");
         channel = fields.integer("channel", 0, block.mul - 1);
-        scale = by_type("scale");
-        shift = by_type("shift");
+        for (const Tensor* const tensor : {&scale, &shift}) {
+            input_tensors.push_back(tensor);
+            by_type(*tensor);  // throws if a number is not finite
+        }
     }
 
     template <typename T, class Keep>
     void prepare(Energy<T>& a, const Keep& keep) const {
-        keep(a.scale, scale);
-        keep(a.shift, shift);
+        keep(a.scale, by_type(scale));
+        keep(a.shift, by_type(shift));
         a.width = x.rows.width;
         a.channel = static_cast<int>(channel);
         a.add = x.accumulate;
@@ -191,8 +194,8 @@ struct EnergySpec : OpSpec {
     }
 
 private:
-    std::vector<double> by_type(const char* key) const {
-        std::vector<double> values = fields.read<double>(one_or_by_type(key, Content::constants));
+    std::vector<double> by_type(const Tensor& tensor) const {
+        std::vector<double> values = fields.read<double>(tensor);
         values.resize(static_cast<std::size_t>(num_types), values[0]);
         return values;
     }

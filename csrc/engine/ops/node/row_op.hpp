@@ -77,6 +77,7 @@ protected:
         at = kept->data();
         kept_.push_back(kept);
     }
+    void forget_kept() { kept_.clear(); }
     template <typename Arguments>
     static void launch(RowFunction function, const Step&, const Arguments& arguments) {
         simd<T>().row_functions[static_cast<int>(function)](&arguments);
@@ -92,8 +93,7 @@ public:
     void prepare(CudaKernels& kernels, const DeviceStream& stream) override {
         for (std::size_t f = 0; f < functions_.size(); ++f)
             functions_[f] = kernels.fixed("nodes.cuh", INFO[f].name);
-        for (const auto& upload : uploads_) upload(stream);
-        uploads_.clear();
+        upload(stream);
     }
 
 protected:
@@ -106,6 +106,11 @@ protected:
             kept->upload(values, stream);
             at = kept->data();
         });
+    }
+    void forget_kept() { kept_.clear(); }
+    void upload(const DeviceStream& stream) {
+        for (const auto& each : uploads_) each(stream);
+        uploads_.clear();
     }
     template <typename Arguments>
     void launch(RowFunction function, const Step& step, const Arguments& arguments) const {
@@ -133,11 +138,17 @@ class RowOp : public RowLauncher<T, Place> {
     using Step = typename RowLauncher<T, Place>::Step;
 
 public:
-    explicit RowOp(const Spec& spec) : spec_(spec) {
-        spec.prepare(arguments_, [this](auto& at, auto values) { this->keep(at, values); });
-    }
+    explicit RowOp(const Spec& spec) : spec_(spec) { take(); }
     void forward(Step& step, Range nodes) const override { run({step, nodes, false}); }
     void backward(Step& step, Range nodes) const override { run({step, nodes, true}); }
+
+protected:
+    // Takes the tensors of the specification, which may have changed.
+    void take() {
+        this->forget_kept();
+        arguments_ = {};
+        spec_.prepare(arguments_, [this](auto& at, auto values) { this->keep(at, values); });
+    }
 
 private:
     void run(const NodeRows<Step>& rows) const {
@@ -155,9 +166,18 @@ private:
 template <typename Spec, template <typename> class Arguments>
 struct RowOps {
     template <typename T>
-    using Host = RowOp<T, OnHost, Spec, Arguments>;
+    struct Host : RowOp<T, OnHost, Spec, Arguments> {
+        using RowOp<T, OnHost, Spec, Arguments>::RowOp;
+        void on_new_inputs() override { this->take(); }
+    };
     template <typename T>
-    using Device = RowOp<T, OnDevice, Spec, Arguments>;
+    struct Device : RowOp<T, OnDevice, Spec, Arguments> {
+        using RowOp<T, OnDevice, Spec, Arguments>::RowOp;
+        void on_new_inputs(const DeviceStream& stream) override {
+            this->take();
+            this->upload(stream);
+        }
+    };
 };
 
 // const RegisterRowOp<ScaleSpec, Scale> scale{"scale"};

@@ -1,0 +1,231 @@
+"""Inputs of a system besides its atoms, such as a charge, and the hidden units they turn into."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedProblemError, a_type
+from .e3nn_modules import activation, array
+
+Array = NDArray[np.float64]
+
+#: Inputs that are whole numbers, also where a model evaluates a continuous function of them.
+WHOLE = ("total_charge", "total_spin", "charge", "spin")
+
+
+@dataclass(frozen=True)
+class InputLayer:
+    """``factor * activation(x @ weight + bias)``."""
+
+    weight: Array  # [n_in, n_out]
+    bias: Array | None = None  # [n_out]
+    activation: str = "none"
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class SystemInput:
+    """An input, and what it adds to the hidden units: a row of its value, or layers, or nothing."""
+
+    name: str
+    whole: bool
+    lowest: int = 0
+    count: int | None = None  # the values are lowest .. lowest + count - 1; None: any
+    default: float | None = None
+    rows: Array | None = None  # [count, units]
+    layers: tuple[InputLayer, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.default is not None and not self.takes(self.default):
+            raise ValueError(f"{self.name} is {self.default:g}, expected {self.expected}")
+
+    def takes(self, value: float) -> bool:
+        """Return whether the model can be evaluated with a value."""
+        if not np.isfinite(value) or (self.whole and value != int(value)):
+            return False
+        return self.count is None or self.lowest <= value < self.lowest + self.count
+
+    @property
+    def expected(self) -> str:
+        """Values that the model can be evaluated with, for messages."""
+        if self.count is None:
+            return "a whole number" if self.whole else "a finite number"
+        return f"a whole number from {self.lowest} to {self.lowest + self.count - 1}"
+
+
+@dataclass(frozen=True)
+class InputNetwork:
+    """All inputs of a model.
+
+    With hidden units, tensors depend linearly on ``factor * activation(sum of what inputs add)``.
+    If an input has no default, tensors of the package are those of units that are zero.
+    """
+
+    inputs: tuple[SystemInput, ...]
+    units: int = 0
+    activation: str = "none"
+    factor: float = 1.0
+
+    @property
+    def has_defaults(self) -> bool:
+        """Whether each input has a default."""
+        return all(each.default is not None for each in self.inputs)
+
+    def entries(
+        self,
+    ) -> tuple[list[dict[str, Any]], dict[str, Any] | None, dict[str, Array]]:
+        """Return the fields ``inputs`` and ``input_network`` of a manifest, and their tensors."""
+        tensors: dict[str, Array] = {}
+
+        def tensor(name: str, values: Array) -> str:
+            tensors[name] = np.asarray(values, dtype=np.float64)
+            return name
+
+        entries = []
+        for number, each in enumerate(self.inputs):
+            entry: dict[str, Any] = {"name": each.name, "whole": each.whole}
+            if each.count is not None:
+                entry |= {"lowest": each.lowest, "count": each.count}
+            if each.default is not None:
+                entry["default"] = int(each.default) if each.whole else float(each.default)
+            at = f"inputs.{number}"
+            if each.rows is not None:
+                entry["embedding"] = tensor(f"{at}.embedding", each.rows)
+            if each.layers:
+                entry["layers"] = []
+            for step, layer in enumerate(each.layers):
+                found: dict[str, Any] = {"weight": tensor(f"{at}.{step}.weight", layer.weight)}
+                if layer.bias is not None:
+                    found["bias"] = tensor(f"{at}.{step}.bias", layer.bias)
+                if layer.activation != "none":
+                    found |= {"activation": layer.activation, "factor": layer.factor}
+                entry["layers"].append(found)
+            entries.append(entry)
+        if not self.units:
+            return entries, None, tensors
+        network = {"units": self.units, "activation": self.activation, "factor": self.factor}
+        return entries, network, tensors
+
+
+def system_input(
+    fields: Mapping[str, float], name: str, lowest: int = 0, count: int | None = None, **more: Any
+) -> SystemInput:
+    """Return an input with its default, if `fields` has one. Counted inputs are whole numbers."""
+    whole = count is not None or name in WHOLE
+    return SystemInput(name, whole, lowest, count, fields.get(name), **more)
+
+
+def lowest_values(model: Any) -> dict[str, int]:
+    """Return the lowest value of each input of the structure that a model reads."""
+    from ..patch.models import categorical_fields
+
+    specs: Mapping[str, Mapping[str, Any]] = getattr(model, "embedding_specs", None) or {}
+    found = {n: -spec.get("offset", 0) for n, spec in specs.items() if spec["per"] == "graph"}
+    return found | {name: lowest for name, (lowest, _) in categorical_fields(model).items()}
+
+
+def refuse_unknown(fields: Mapping[str, float], known: Collection[str]) -> None:
+    """Raise ValueError if a value is given for an input that the model does not read."""
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        expected = ", ".join(sorted(known)) or "none"
+        raise ValueError(f"the model reads no {', '.join(unknown)}, expected {expected}")
+
+
+def values_to_compare(inputs: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, float]]:
+    """Return values of inputs, entries of a manifest, for so many structures.
+
+    Every other structure has the defaults, as far as there are any.
+    """
+    choices: list[list[float]] = []
+    for each in inputs:
+        default = each.get("default")
+        lowest, number = each.get("lowest", 0), each.get("count")
+        if number is None:
+            middle = default if default is not None else 1
+            found = [middle, middle + 1, middle - 1, middle + 2]
+        else:
+            found = [lowest, lowest + number - 1, lowest + number // 2]
+            found.insert(0, lowest + number // 3 if default is None else default)
+        choices.append(found)
+
+    def value(n: int, place: int) -> float:
+        own = choices[place]
+        if inputs[place].get("default") is None:
+            return own[(n + place) % len(own)]
+        return own[0] if n % 2 == 0 else own[1 + (n // 2 + place) % (len(own) - 1)]
+
+    names = [each["name"] for each in inputs]
+    return [{name: value(n, place) for place, name in enumerate(names)} for n in range(count)]
+
+
+def embedded_inputs(model: Any, fields: Mapping[str, float]) -> tuple[InputNetwork, Array]:
+    """Return the inputs that a ``joint_embedding`` of MACE reads, and the row of the defaults.
+
+    The row is added to the features of each node. It is zero if an input has no default.
+    """
+    import torch
+
+    from ..patch import copy_model
+
+    specs: Mapping[str, Mapping[str, Any]] = model.embedding_specs
+    refuse_unknown(fields, specs)
+    module = model.joint_embedding
+    project = list(module.project)
+    if [type(part).__name__ for part in project] != ["Linear", "SiLU"] or (
+        project[0].bias is not None
+    ):
+        raise UnsupportedProblemError(
+            f"joint_embedding.project is {a_type(module.project)} of "
+            f"{', '.join(type(part).__name__ for part in project)}, expected Linear without a bias "
+            "and SiLU"
+        )
+    columns, used, found = array(project[0].weight), 0, []
+    for name, spec in specs.items():
+        if spec["per"] != "graph":
+            raise UnsupportedProblemError(
+                f"the model reads {name!r} of each atom, which packages do not have"
+            )
+        width = int(spec["emb_dim"])
+        mix = columns[:, used : used + width].T
+        used += width
+        found.append(_embedded_input(fields, name, spec, module.embedders[name], mix))
+    network = InputNetwork(tuple(found), len(columns), *activation(project[1], "joint_embedding"))
+    if not network.has_defaults:
+        return network, np.zeros((1, network.units))
+    given = {each.name: torch.tensor([each.default]).double() for each in found}
+    with torch.no_grad():
+        return network, array(
+            copy_model(module).double()(torch.zeros(1, dtype=torch.int64), given)
+        )
+
+
+def _embedded_input(
+    fields: Mapping[str, float], name: str, spec: Mapping[str, Any], module: Any, mix: Array
+) -> SystemInput:
+    """Read the embedding of an input; `mix` leads from it to the hidden units."""
+    at = f"joint_embedding.embedders.{name}"
+    if spec["type"] == "categorical":
+        rows = array(module.weight) @ mix
+        return system_input(fields, name, -int(spec.get("offset", 0)), len(rows), rows=rows)
+    if int(spec.get("in_dim", 1)) != 1:
+        raise UnsupportedProblemError(
+            f"the model reads {name!r} as {spec['in_dim']} numbers of each structure, and inputs of "
+            "packages are single numbers"
+        )
+    parts = list(module)
+    if [type(part).__name__ for part in parts] != ["Linear", "SiLU", "Linear"]:
+        raise UnsupportedProblemError(f"{at} is {a_type(module)}, expected Linear, SiLU, Linear")
+    first, last = (
+        (array(p.weight).T, None if p.bias is None else array(p.bias)) for p in parts[::2]
+    )
+    layers = (
+        InputLayer(*first, *activation(parts[1], at)),
+        InputLayer(last[0] @ mix, None if last[1] is None else last[1] @ mix),
+    )
+    return system_input(fields, name, layers=layers)
