@@ -21,7 +21,12 @@ WAITING = (
     "cuda_pair_cases.py",
 )
 EDGES = ("cuda_edge_cases.py", "cuda_large_cases.py", "cuda_table_cases.py")
-NODES = ("cuda_domain_cases.py", "cuda_node_cases.py", "cuda_precision_cases.py")
+NODES = (
+    "cuda_domain_cases.py",
+    "cuda_input_cases.py",
+    "cuda_node_cases.py",
+    "cuda_precision_cases.py",
+)
 TYPES = ("cuda_batch_cases.py", "cuda_type_cases.py")
 
 # Files of one run share a process, whose start takes as long as many cases.
