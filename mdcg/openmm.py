@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ def add_force(
     atoms: Iterable[int] | None = None,
     *,
     periodic: bool | None = None,
+    inputs: Mapping[str, float] | None = None,
     **options: Any,
 ) -> openmm.PythonForce:
     """Let a package compute the energy of all atoms, or the interactions among some of them.
@@ -86,6 +87,9 @@ def add_force(
         Indices of the atoms in the topology, in any order; None is all of them.
     periodic : bool, optional
         Whether the package uses periodic images; None: it does if the topology has box vectors.
+    inputs : mapping of str to number, optional
+        Inputs of the package for these atoms, such as ``{"charge": -1, "spin": 2}``. Those left
+        out have the defaults of the package.
     **options
         Options of :class:`~mdcg.MDCGCalculator`, such as ``device`` or ``dispersion``.
 
@@ -105,6 +109,8 @@ def add_force(
     ValueError
         Topology and system differ, a number of an atom is wrong, an atom has no element, or the
         package does not know it.
+    ase.calculators.calculator.InputError
+        An input is missing and has no default, or the package cannot take its value.
 
     Examples
     --------
@@ -136,6 +142,8 @@ def add_force(
         )
     if periodic is None:
         periodic = topology.getPeriodicBoxVectors() is not None
+    structure = Atoms(symbols, pbc=periodic, info=dict(inputs or {}))
+    calculator._backend.check_inputs(structure)
     inside = _with_virtual_sites(system, chosen)
     if periodic and len(inside) < count and getattr(calculator._backend, "is_long_range", False):
         raise UnsupportedProblemError(
@@ -152,7 +160,7 @@ def add_force(
         first, second, _ = system.getConstraintParameters(number)
         if first in inside and second in inside:
             system.removeConstraint(number)
-    force = openmm.PythonForce(_Computation(calculator, Atoms(symbols, pbc=periodic)))
+    force = openmm.PythonForce(_Computation(calculator, structure))
     force.setName(f"mdcg {Path(package).name}")
     force.setUsesPeriodicBoundaryConditions(periodic)
     force.setParticles(chosen)  # even if these are all atoms, because `symbols` are in this order

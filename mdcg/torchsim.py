@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ from . import _core
 from .calculators.engine_report import KernelLog
 from .calculators.evaluation import (
     check_fixed_inputs,
+    input_values,
     require_known,
     stress_volumes,
     types_by_number,
@@ -19,6 +21,7 @@ from .calculators.evaluation import (
 from .calculators.package_backend import engine_errors
 from .calculators.torch_backend import as_device
 from .errors import MissingDependencyError, installation
+from .package.inputs import SystemInput
 
 try:
     from torch_sim.models.interface import ModelInterface
@@ -100,6 +103,8 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 f"{os.fspath(package)} gives dipoles and no energies, expected energies"
             )
         self._package = os.fspath(package)
+        entries = json.loads(self._engine.manifest).get("inputs") or ()
+        self._inputs = [SystemInput.of_entry(each) for each in entries]
         self._kernel_log = KernelLog(self._engine, self._package, self._device.type)
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
@@ -139,7 +144,8 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         ----------
         state : torch_sim.SimState or dict
             With positions (Å), cell, pbc (one value, or one for each direction), atomic_numbers and
-            system_idx.
+            system_idx; and ``charge``, ``spin`` and other inputs that the package reads, a number
+            for each system.
         **kwargs
             Ignored, like in TorchSim's own models.
 
@@ -156,8 +162,8 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         ValueError
             The state is on another device or of another dtype, or a system has no atoms.
         ase.calculators.calculator.InputError
-            The package does not know an element, or was made for another charge (or a similar
-            input) than the state has.
+            The package does not know an element, or the state lacks a charge (or a similar input)
+            that the package reads, or has one that it cannot take.
         ase.calculators.calculator.CalculationFailed
             A result is not finite.
         """
@@ -178,10 +184,12 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         periodic[:] = torch.as_tensor(given["pbc"]).cpu().numpy()
         cells = rows.cpu().numpy()
         self._kernel_log.before()
-        found = self._evaluate(
-            positions.detach().to(torch.float64).contiguous(),
-            {"cells": cells, "periodic": periodic},
-        )
+        place: dict[str, Any] = {"cells": cells, "periodic": periodic}
+        if self._inputs:
+            place["inputs"] = input_values(
+                self._inputs, given, self._package, "{} of the state", systems
+            )
+        found = self._evaluate(positions.detach().to(torch.float64).contiguous(), place)
         self._kernel_log.after()
         out = {"energy": found["energy"].to(self._dtype)}
         if self._compute_forces:

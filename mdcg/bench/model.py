@@ -16,6 +16,7 @@ from ase import Atoms
 from .. import _core
 from ..calculators.package_backend import engine_errors
 from ..errors import MdcgError, UnsupportedProblemError
+from ..package.inputs import values_to_compare
 from .timing import (
     clock_for,
     free_bytes,
@@ -85,12 +86,18 @@ class EngineStep:
         self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
         self._cell = {"cell": atoms.cell.array.copy(), "periodic": atoms.pbc.copy()}
         self._volume = atoms.cell.volume if settings.stress else None
+        (values,) = values_to_compare(json.loads(self.model.manifest).get("inputs") or (), 1)
+        self._inputs = list(values.values())
 
     def __call__(self) -> dict[str, Any]:
         """Return energy, forces and, if it is wanted, stress."""
         with engine_errors():
             found = self.model.evaluate(
-                self._positions, self._types, virial=self._volume is not None, **self._cell
+                self._positions,
+                self._types,
+                virial=self._volume is not None,
+                inputs=self._inputs,
+                **self._cell,
             )
         if self._volume is not None:
             found["stress"] = found["virial"] / -self._volume

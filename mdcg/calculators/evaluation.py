@@ -20,6 +20,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from .. import _core
+from ..package.inputs import SystemInput
 
 IntArray = npt.NDArray[np.int64]
 
@@ -135,6 +136,89 @@ def keys_of_input(name: str) -> tuple[str, ...]:
     return (name,) if other is None else (other, name)
 
 
+def stated_value(name: str, stated: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """Return the key and the value that a structure states for an input of a model, or None.
+
+    `stated` is ``atoms.info`` or a similar mapping; None states nothing. Raises ``InputError`` if
+    two keys have different values.
+    """
+    found = [
+        (key, value.tolist() if hasattr(value, "tolist") else value)  # also of tensors
+        for key, value in ((key, stated.get(key)) for key in keys_of_input(name))
+        if value is not None
+    ]
+    for key, value in found[1:]:
+        if not _agree(value, found[0][1]):
+            raise InputError(
+                f"{found[0][0]} of the structure is {found[0][1]!r} and {key} is {value!r}, which "
+                "are one input of the model, expected one value: remove one of them"
+            )
+    return found[0] if found else None
+
+
+def input_values(
+    inputs: Sequence[SystemInput],
+    stated: Mapping[str, Any],
+    package: str | None = None,
+    place: str = "atoms.info[{!r}]",
+    systems: int | None = None,
+) -> FloatArray:
+    """Return the value of each input of a model for a structure.
+
+    Parameters
+    ----------
+    inputs : sequence of SystemInput
+        Those of the model, in its order.
+    stated : mapping
+        ``atoms.info`` or similar; see :func:`stated_value`.
+    package : str, optional
+        Name of the package, if the model is one.
+    place : str
+        Where the value of a key can be stated, for messages.
+    systems : int, optional
+        The mapping has a value, or one value for each of so many structures.
+
+    Returns
+    -------
+    array
+        Shape (n_inputs,), or (systems, n_inputs).
+
+    Raises
+    ------
+    ase.calculators.calculator.InputError
+        A value is missing and has no default, or the model does not take it.
+    """
+    shape = () if systems is None else (systems,)
+    values = np.empty((*shape, len(inputs)))
+    for number, each in enumerate(inputs):
+        found = stated_value(each.name, stated)
+        if found is None:
+            if each.default is None:
+                where = " or ".join(place.format(key) for key in keys_of_input(each.name))
+                again = f", or convert the model again with mdcg-patch --set {each.name}=VALUE"
+                raise InputError(
+                    f"the structure has no {each.name}, which {package or 'the model'} reads and "
+                    f"has no default for: set {where} to {each.expected}{again if package else ''}"
+                )
+            values[..., number] = each.default
+            continue
+        values[..., number] = _numbers(*found, each, shape)
+    return values
+
+
+def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> FloatArray:
+    """Return a stated value as numbers that a model takes."""
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+        numbers = np.broadcast_to(numbers.reshape(shape if numbers.size > 1 else ()), shape)
+        usable = all(of.takes(float(number)) for number in numbers.flat)
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise InputError(f"{key} of the structure is {value!r}, expected {of.expected}")
+    return numbers
+
+
 def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
     """Raise ``InputError`` if a structure states another value than a package was made for.
 
@@ -145,17 +229,18 @@ def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], pack
         for key in keys_of_input(name):
             found: Any = stated.get(key)
             plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors
-            if plain is not None and not _is_number(plain, value):
+            if plain is not None and not _agree(plain, value):
                 raise InputError(
                     f"{key} of the structure is {plain!r}, and {package} was made for "
                     f"{name}={value}, which is fixed: evaluate the checkpoint itself, or convert "
-                    f"it for the other value (mdcg-patch --set {name}=VALUE)"
+                    f"it again with this version of mdcg, whose packages take any value"
                 )
 
 
-def _is_number(found: Any, value: int) -> bool:
+def _agree(found: Any, value: Any) -> bool:
+    """Return whether two values are the same number or numbers."""
     try:
-        return bool((np.asarray(found, dtype=np.float64) == value).all())
+        return bool((np.asarray(found, np.float64) == np.asarray(value, np.float64)).all())
     except (TypeError, ValueError):
         return False
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -27,12 +28,14 @@ from ..errors import (
     printable_values,
 )
 from ..package.file import is_package
+from ..package.inputs import SystemInput
 from ..problem.text import dtype_of
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
     Evaluation,
     Options,
     check_fixed_inputs,
+    input_values,
     keys_of_input,
     known_symbols,
     mean_of,
@@ -102,6 +105,11 @@ class _Member:
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
         self.has_dipoles, self.has_charges = (n in self.manifest for n in ("dipoles", "charges"))
+        self.inputs = [SystemInput.of_entry(each) for each in self.manifest.get("inputs") or ()]
+
+    def inputs_of(self, atoms: Atoms) -> FloatArray:
+        """Return the values of the package's inputs for a structure, shape (n_inputs,)."""
+        return input_values(self.inputs, atoms.info, self.path)
 
     def evaluate(
         self, positions: FloatArray, types: npt.NDArray[np.integer[Any]], **options: Any
@@ -214,6 +222,8 @@ class PackageBackend:
                 "give energies, and one that does where dispersion is added: leave it out"
             )
         self._fixed_inputs = _fixed_inputs(self._members)
+        # names of inputs that any member reads
+        self._inputs = list(dict.fromkeys(i.name for m in self._members for i in m.inputs))
         self.name = first.path if len(paths) == 1 else ", ".join(m.path for m in self._members)
         self.dtype = first.model.dtype
         self.head = first.manifest.get("head") or "Default"
@@ -285,18 +295,21 @@ class PackageBackend:
         if self._fixed_inputs:
             values = [f"{name}={value}" for name, value in self._fixed_inputs.items()]
             kind += f" made for {', '.join(values)}"
+        if self._inputs:
+            kind += f" that reads {' and '.join(self._inputs)}"
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs whose values the package fixes, and charges that dipoles include."""
-        keys = [key for name in self._fixed_inputs for key in keys_of_input(name)]
+        """Return what structures state of the packages' inputs, and charges of dipoles."""
+        names = (*self._inputs, *self._fixed_inputs)
+        keys = [key for name in names for key in keys_of_input(name)]
         found = {key: atoms.info[key] for key in keys if key in atoms.info}
         charges = atoms.arrays.get("Qs")
         return found | ({"Qs": charges} if self.has_dipoles and charges is not None else {})
 
     def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
-        self._check_inputs(atoms)
+        self.check_inputs(atoms)
         if len(atoms) == 0:
             return Evaluation.of_nothing(wanted)
         with self._exclusive():
@@ -315,8 +328,14 @@ class PackageBackend:
     def evaluate_batch(self, images: Sequence[Atoms], wanted: set[str]) -> list[Evaluation]:
         """Evaluate several structures at once."""
         for atoms in images:
-            self._check_inputs(atoms)
+            self.check_inputs(atoms)
             self._check_species(atoms)
+        inputs = [
+            np.array([member.inputs_of(atoms) for atoms in images]).reshape(len(images), -1)
+            if member.inputs
+            else None
+            for member in self._members
+        ]
         numbers = np.concatenate([[0], *(atoms.numbers for atoms in images)])[1:].astype(np.int64)
         place: dict[str, Any] = {
             "first_node": np.cumsum([0, *(len(atoms) for atoms in images)]),
@@ -326,8 +345,10 @@ class PackageBackend:
         }
         with self._exclusive():
             found = [
-                member.evaluate_batch(types=member.types[numbers], **place, **_flags(wanted))
-                for member in self._members
+                member.evaluate_batch(
+                    types=member.types[numbers], inputs=own, **place, **_flags(wanted)
+                )
+                for member, own in zip(self._members, inputs, strict=True)
             ]
             if self._dispersion:
                 types, flags = (
@@ -352,7 +373,7 @@ class PackageBackend:
 
     def descriptors(self, atoms: Atoms) -> FloatArray:
         """Return features of every atom; for a committee, from the first package."""
-        self._check_inputs(atoms)
+        self.check_inputs(atoms)
         first = self._members[0]
         # dipoles or charges are the last
         columns = first.model.descriptor_width - 3 * first.has_dipoles - first.has_charges
@@ -370,7 +391,7 @@ class PackageBackend:
                 "the heat flux of dispersion is not implemented: use a calculator without "
                 "dispersion for it"
             )
-        self._check_inputs(atoms)
+        self.check_inputs(atoms)
         self._check_species(atoms)
         if len(atoms) == 0:
             return np.zeros(3)
@@ -383,7 +404,7 @@ class PackageBackend:
                     atoms,
                     unfold(atoms, edges, member.model.num_exchanges + 1),
                     member.types[atoms.numbers],
-                    member.evaluate,
+                    partial(member.evaluate, inputs=member.inputs_of(atoms)),
                 )
                 for member in self._members
             ]
@@ -402,7 +423,8 @@ class PackageBackend:
     def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         member, types = self._members[number], self._types[number]
         place = _cell_of(atoms) if self._engine_makes_lists else {"edges": self.neighbors}
-        return member.evaluate(atoms.positions, types, **place, **wanted)
+        inputs = member.inputs_of(atoms)
+        return member.evaluate(atoms.positions, types, inputs=inputs, **place, **wanted)
 
     def _update(self, atoms: Atoms) -> None:
         """Update types and, unless the engine makes lists itself, the neighbour list."""
@@ -432,8 +454,11 @@ class PackageBackend:
                 "head, or convert the checkpoint again (mdcg-patch --head)"
             )
 
-    def _check_inputs(self, atoms: Atoms) -> None:
+    def check_inputs(self, atoms: Atoms) -> None:
+        """Raise ``InputError`` if the packages cannot use what a structure states of inputs."""
         check_fixed_inputs(self._fixed_inputs, atoms.info, self.name)
+        for member in self._members:
+            member.inputs_of(atoms)
 
     def _check_species(self, atoms: Atoms) -> None:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)

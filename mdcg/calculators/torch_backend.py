@@ -138,6 +138,10 @@ class TorchBackend:
         """Return the inputs of the model besides the geometry."""
         return self._evaluator.inputs_of(atoms)
 
+    def check_inputs(self, atoms: Atoms) -> None:
+        """Raise ``InputError`` if the model cannot use what a structure states of inputs."""
+        self._evaluator.check_inputs(atoms)
+
     @torch.inference_mode(False)  # tensors that are kept between calls must be ordinary
     def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
         """Evaluate the model on one structure."""

@@ -16,6 +16,7 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import InputError
 
+from ..package.inputs import SystemInput, system_input
 from ..patch._frameworks import default_dtype
 from ..patch.models import (
     ModelInfo,
@@ -29,7 +30,14 @@ from ..patch.models import (
     nequip_info,
     without_derivatives,
 )
-from .evaluation import Evaluation, check_finite, keys_of_input, stress_of, types_by_number
+from .evaluation import (
+    Evaluation,
+    check_finite,
+    input_values,
+    stated_value,
+    stress_of,
+    types_by_number,
+)
 from .neighbors import BoolArray, Edges, FloatArray
 
 
@@ -89,6 +97,10 @@ class LoadedModel:
         """Return the inputs of the model besides the geometry."""
         raise NotImplementedError
 
+    def check_inputs(self, atoms: Atoms) -> None:
+        """Raise ``InputError`` if an input of the model is missing or unusable."""
+        raise NotImplementedError
+
     def run(
         self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
     ) -> Mapping[str, torch.Tensor]:
@@ -130,12 +142,17 @@ class LoadedModel:
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
 
 
+# What MACE's own calculator gives a model where the structure states nothing.
+_NEUTRAL = {"total_charge": 0, "total_spin": 1, "elec_temp": 0.0}
+
+
 @dataclass(frozen=True)
 class _Input:
     """An input besides the geometry: a row of numbers per atom or per structure."""
 
     per_atom: bool
     width: int
+    number: SystemInput | None = None  # of an input that is one number of a structure
 
 
 class MaceModel(LoadedModel):
@@ -164,16 +181,19 @@ class MaceModel(LoadedModel):
         """Return the inputs of the model besides the geometry (charge, spin, ...).
 
         They come from `atoms.info` (``"charge"``, ``"spin"``, or the model's name for them), or if
-        they are per atom, from `atoms.arrays`. Missing ones keep their neutral value.
+        they are per atom, from `atoms.arrays`. Those that MACE has a neutral value for may be
+        missing.
         """
         found = {}
         for name, wanted in self._inputs.items():
-            store = atoms.arrays if wanted.per_atom else atoms.info
-            for key in keys_of_input(name):
-                if key in store and not isinstance(store[key], (str, bytes)):
-                    found[name] = store[key]
-                    break
+            stated = stated_value(name, atoms.arrays if wanted.per_atom else atoms.info)
+            if stated is not None:
+                found[name] = stated[1]
         return found
+
+    def check_inputs(self, atoms: Atoms) -> None:
+        """Raise ``InputError`` if an input of the model is missing or unusable."""
+        self._tensors(atoms)
 
     def run(
         self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
@@ -188,15 +208,22 @@ class MaceModel(LoadedModel):
 
     def _named_inputs(self) -> dict[str, _Input]:
         """Return the description of each input besides the geometry."""
-        inputs = {
-            name: _Input(per not in ("graph",), 1 if kind == "categorical" else width)
-            for name, (per, kind, width) in self.info.graph_features.items()
-        }
+        inputs = {}
+        specs: Mapping[str, Mapping[str, Any]] = getattr(self.model, "embedding_specs", None) or {}
+        for name, (per, kind, width) in self.info.graph_features.items():
+            per_atom, width = per not in ("graph",), 1 if kind == "categorical" else width
+            spec = specs[name]
+            count = int(spec["num_classes"]) if kind == "categorical" else None
+            number = system_input(_NEUTRAL, name, -int(spec.get("offset", 0)), count)
+            inputs[name] = _Input(per_atom, width, number if width == 1 and not per_atom else None)
         if self.info.model_class in _ATOMIC_CLASSES:
             return inputs
-        number = _Input(per_atom=False, width=1)
+        charge, spin = (
+            _Input(per_atom=False, width=1, number=system_input(_NEUTRAL, name))
+            for name in ("total_charge", "total_spin")
+        )
         field = _Input(per_atom=False, width=3)
-        return {"total_charge": number, "total_spin": number, "external_field": field, **inputs}
+        return {"total_charge": charge, "total_spin": spin, "external_field": field, **inputs}
 
     def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
         dtype, device = self.info.dtype, self.info.device
@@ -229,7 +256,7 @@ class MaceModel(LoadedModel):
             no_edges,
             np.zeros((0, 3)),
             head=self.head,
-            extras=self._tensors(inputs, len(atoms)),
+            extras=self._tensors(atoms),
         )
         self._static = (key, data)
         return data
@@ -245,9 +272,15 @@ class MaceModel(LoadedModel):
         length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
         return np.where(pbc[:, None], cell, length * np.identity(3))
 
-    def _tensors(self, inputs: Mapping[str, Any], n_nodes: int) -> dict[str, torch.Tensor]:
-        tensors = {}
-        for name, value in inputs.items():
+    def _tensors(self, atoms: Atoms) -> dict[str, torch.Tensor]:
+        tensors, n_nodes = {}, len(atoms)
+        place = {"dtype": self.info.dtype, "device": self.info.device}
+        for name, wanted in self._inputs.items():
+            if wanted.number is not None:
+                tensors[name] = torch.tensor(input_values([wanted.number], atoms.info), **place)
+        for name, value in self.inputs_of(atoms).items():
+            if name in tensors:
+                continue
             rows, width = n_nodes if self._inputs[name].per_atom else 1, self._inputs[name].width
             try:
                 array = np.asarray(value, dtype=np.float64)
@@ -257,7 +290,7 @@ class MaceModel(LoadedModel):
                     f"{name} is {value!r}, expected {width} number(s) "
                     f"{'per atom' if self._inputs[name].per_atom else 'for the structure'}"
                 ) from error
-            tensors[name] = torch.tensor(array, dtype=self.info.dtype, device=self.info.device)
+            tensors[name] = torch.tensor(array, **place)
         return tensors
 
 
@@ -283,11 +316,19 @@ class NequipModel(LoadedModel):
         )
         self._within: Edges | None = None
         self._reversed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
-        self._fields = categorical_fields(model)
+        self._fields = [
+            system_input({}, name, low, high - low + 1)
+            for name, (low, high) in categorical_fields(model).items()
+        ]
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return the categorical per-structure fields of the model, from ``atoms.info``."""
-        return {name: atoms.info[name] for name in self._fields if name in atoms.info}
+        stated = {each.name: stated_value(each.name, atoms.info) for each in self._fields}
+        return {name: found[1] for name, found in stated.items() if found is not None}
+
+    def check_inputs(self, atoms: Atoms) -> None:
+        """Raise ``InputError`` if an input of the model is missing or unusable."""
+        input_values(self._fields, atoms.info)
 
     def run(
         self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
@@ -313,20 +354,10 @@ class NequipModel(LoadedModel):
         data["edge_index"] = known[1]
         if periodic:
             data["edge_cell_shift"] = known[2]
-        for name, (low, high) in self._fields.items():
-            value = self._field(atoms, name, low, high)
-            data[name] = torch.tensor([[value]], device=self.info.device)
+        values = input_values(self._fields, atoms.info)
+        for each, value in zip(self._fields, values, strict=True):
+            data[each.name] = torch.tensor([[int(value)]], device=self.info.device)
         return data
-
-    def _field(self, atoms: Atoms, name: str, low: int, high: int) -> int:
-        value: Any = atoms.info.get(name)
-        whole = isinstance(value, (int, float, np.number)) and int(value) == value
-        if not whole or not low <= value <= high:
-            raise InputError(
-                f"atoms.info[{name!r}], which the model reads, is {value!r}, expected a whole "
-                f"number, {low} to {high}"
-            )
-        return int(value)
 
     def _within_cutoffs(self, data: dict[str, torch.Tensor], edges: Edges) -> Edges:
         """Leave out edges beyond the cutoff of their two types, as NequIP does.

@@ -40,6 +40,12 @@ class SystemInput:
     rows: Array | None = None  # [count, units]
     layers: tuple[InputLayer, ...] = ()
 
+    @classmethod
+    def of_entry(cls, entry: Mapping[str, Any]) -> SystemInput:
+        """Return an entry of ``inputs`` of a manifest, without what it adds to hidden units."""
+        names = ("lowest", "count", "default")
+        return cls(entry["name"], entry["whole"], **{n: entry[n] for n in names if n in entry})
+
     def __post_init__(self) -> None:
         if self.default is not None and not self.takes(self.default):
             raise ValueError(f"{self.name} is {self.default:g}, expected {self.expected}")

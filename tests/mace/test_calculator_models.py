@@ -157,8 +157,34 @@ def test_charge_and_spin_are_passed_on() -> None:
     atoms.info["spin"] = 2
     assert abs(atoms.get_potential_energy() - charged) > 1e-6
     atoms.info["charge"] = [1, 2]
-    with pytest.raises(InputError, match=r"total_charge is \[1, 2\], expected 1 number\(s\) for"):
+    for value, message in (
+        ([1, 2], r"charge of the structure is \[1, 2\], expected a whole number from -3 to 3"),
+        (0.5, "charge of the structure is 0.5, expected a whole number from -3 to 3"),
+        (4, "charge of the structure is 4, expected a whole number from -3 to 3"),
+        ("one", "charge of the structure is 'one', expected a whole number from -3 to 3"),
+    ):
+        atoms.info["charge"] = value
+        with pytest.raises(InputError, match=message):
+            atoms.get_potential_energy()
+    atoms.info |= {"charge": 1, "total_charge": 2}
+    with pytest.raises(InputError, match="charge of the structure is 1 and total_charge is 2, wh"):
         atoms.get_potential_energy()
+    atoms.info["total_charge"] = 1.0
+    assert abs(atoms.get_potential_energy() - neutral) > 1e-6
+
+
+def test_an_input_that_mace_has_no_neutral_value_for() -> None:
+    spec = {"type": "continuous", "per": "graph", "in_dim": 1, "emb_dim": 4}
+    calc = MDCGCalculator(random_model(embedding_specs={"pressure": spec}))
+    atoms = clusters()[1]
+    message = r"has no pressure, which the model reads .*: set atoms.info\['pressure'\] to a finite"
+    with pytest.raises(InputError, match=message):
+        calc.get_potential_energy(atoms)
+    energies = set()
+    for value in (0.0, 1.5):
+        atoms.info["pressure"] = value
+        energies.add(calc.get_potential_energy(atoms))
+    assert len(energies) == 2
 
 
 def test_energy_that_is_no_sum_over_atoms() -> None:

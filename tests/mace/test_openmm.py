@@ -12,12 +12,14 @@ import numpy as np
 import openmm
 import pytest
 from ase import Atoms, units
+from ase.calculators.calculator import InputError
 from openmm import app, unit
 
 import mdcg.openmm
 from mdcg import MDCGCalculator
 from mdcg.errors import MissingDependencyError, PackageError, UnsupportedProblemError
 
+from ..engine.input_programs import input_program
 from ..engine.programs import Program
 from ..lammps.lmp import EXAMPLES, package, water
 
@@ -366,6 +368,31 @@ def test_whole_systems(platform: str, periodic: bool) -> None:
         exact = 1e-9 if platform == "Reference" else 1e-4  # the CPU platform sums in float32
         assert abs(energy - atoms.get_potential_energy()) < exact
         np.testing.assert_allclose(forces, atoms.get_forces(), rtol=0, atol=exact)
+
+
+def test_inputs_of_the_atoms(tmp_path: Path) -> None:
+    """A charge is given with the force, and is kept where a system is written."""
+    path, atoms = tmp_path / "p.mdcg", water(1, seed=3)
+    names = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
+    input_program(preset=False).package(**names).save(path)
+    topology = topology_of(atoms)
+    energies = []
+    for charge in (-1, 1):
+        system = bare(atoms)
+        mdcg.openmm.add_force(system, topology, path, inputs={"charge": charge}, threads=1)
+        again = openmm.XmlSerializer.deserialize(openmm.XmlSerializer.serialize(system))
+        atoms.info["charge"], atoms.calc = charge, MDCGCalculator(path)
+        energies.append(evaluate(again, atoms)[0])
+        assert abs(energies[-1] - atoms.get_potential_energy()) < 1e-9
+    assert abs(energies[0] - energies[1]) > 1e-3
+    for inputs, message in (
+        (None, r"has no charge, which \S*p.mdcg reads and has no default for"),
+        ({"charge": 3}, "charge of the structure is 3, expected a whole number from -2 to 2"),
+    ):
+        system = bare(atoms)
+        with pytest.raises(InputError, match=message):
+            mdcg.openmm.add_force(system, topology, path, inputs=inputs)
+        assert system.getNumForces() == 0
 
 
 def test_energy_is_conserved() -> None:

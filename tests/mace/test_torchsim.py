@@ -17,6 +17,7 @@ from mdcg import MDCGCalculator
 from mdcg.errors import DeviceError, PackageError
 from mdcg.package import Package
 
+from ..engine.input_programs import input_program
 from ..engine.test_program import two_layers
 from ..lammps.lmp import EXAMPLES, package, water
 
@@ -199,6 +200,36 @@ def test_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(code, found)
     lattice = found["relaxed"].cell.diagonal(dim1=1, dim2=2)
     np.testing.assert_allclose(lattice.cpu().numpy(), 3.68, atol=0.03)  # see data/README.md
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_systems_with_different_charges(tmp_path: Path, device: str) -> None:
+    names = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
+    input_program(preset=False).package(**names).save(tmp_path / "p.mdcg")
+    model, calc = MDCGModel(tmp_path / "p.mdcg", device), MDCGCalculator(tmp_path / "p.mdcg")
+    images = boxes(4)
+    state = vars(state_of(images, model))
+    charges, spins = [1, -1, 1, 0], torch.tensor([1.0, 2.0, 1.0, 1.0], dtype=model.dtype)
+    found = model({**state, "charge": charges, "spin": spins.to(model.device)})
+    for n, atoms in enumerate(images):
+        atoms.info = {"charge": charges[n], "spin": float(spins[n])}
+        atoms.calc = calc
+        assert abs(float(found["energy"][n]) - atoms.get_potential_energy()) < 1e-8
+        forces = found["forces"][model_rows(state, n)].cpu().numpy()
+        np.testing.assert_allclose(forces, atoms.get_forces(), atol=1e-8)
+    one = model({**state, "total_charge": 1})["energy"]
+    assert abs(float(one[0] - found["energy"][0])) < 1e-8
+    for stated, message in (
+        ({}, r"has no charge, which \S*p.mdcg reads .*: set total_charge of the state or charge of"),
+        ({"charge": [1, 0]}, r"charge of the structure is \[1, 0\], expected a whole number from"),
+        ({"charge": [1, 0, 0, 3]}, r"charge of the structure is \[1, 0, 0, 3\], expected a whole"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model({**state, **stated})
+
+
+def model_rows(state: dict[str, Any], system: int) -> torch.Tensor:
+    return torch.nonzero(state["system_idx"] == system).flatten()
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
