@@ -147,6 +147,7 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
     system.types = types.data();
     mdcg_list edges{};
     system.list = &edges;
+    if (!member.inputs.empty()) system.inputs = member.inputs.data();
     for (int pass = 0; pass < 4; pass++) {
       std::fill(weights.begin(), weights.end(), 0.0);
       for (std::int64_t n = 0; n < num_own; n++)

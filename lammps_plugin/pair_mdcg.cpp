@@ -163,10 +163,14 @@ void PairMDCG::settings(int narg, char **arg)
   impl->members.clear();
   impl->dispersion.reset();
   impl->set_up = false;
-  impl->settings.assign(arg, arg + narg);
+  impl->settings.clear();
   if (allocated) clear_types();
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
+    if (const int words = take_input("pair_style mdcg", narg - i, arg + i)) {
+      i += words - 2;
+      continue;
+    }
     if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
         key != "kernels" && key != "committee" && key != "dispersion" && key != "damping" &&
         key != "dispersion_cutoff" && key != "memory")
@@ -176,8 +180,9 @@ void PairMDCG::settings(int narg, char **arg)
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
                             "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R, "
-                            "memory SIZE");
+                            "memory SIZE, charge Q, spin S, input NAME VALUE");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
+    impl->settings.insert(impl->settings.end(), arg + i, arg + i + 2);
     const std::string value = arg[i + 1];
     const auto require = [&](bool fits, const std::string &expected) {
       if (!fits)
@@ -463,6 +468,7 @@ void PairMDCG::init_style()
                "compute mdcg/heat/flux",
                compute->id);
   if (!impl->members.empty()) check_masses();
+  find_inputs();
   impl->last_nall = -1;
   impl->set_up = !impl->members.empty();
 }
@@ -472,8 +478,8 @@ void PairMDCG::require_setup()
 {
   if (impl->set_up) return;
   error->all(FLERR,
-             "pair_style mdcg: pair_style or pair_coeff was given after the last set-up, and "
-             "'run N pre no' skips the set-up: leave out pre no");
+             "pair_style mdcg: pair_style, pair_coeff or an input of pair_modify was given after "
+             "the last set-up, and 'run N pre no' skips the set-up: leave out pre no");
 }
 
 // Whether the device may make the neighbour list in place of LAMMPS: only if LAMMPS' list would

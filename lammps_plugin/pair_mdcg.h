@@ -22,6 +22,7 @@ class PairMDCG : public Pair {
   void compute(int, int) override;
   void settings(int, char **) override;
   void coeff(int, char **) override;
+  void modify_params(int, char **) override;
   void init_style() override;
   double init_one(int, int) override;
   double memory_usage() override;
@@ -52,6 +53,9 @@ class PairMDCG : public Pair {
   void require_setup();
   void compare_ranks();
   void check_masses();
+  int take_input(const std::string &command, int narg, char **arg);
+  void find_inputs();
+  static std::string keyword_of(const std::string &name);
   void open_members(const std::vector<std::string> &files);
   void open_member(Member &member, const mdcg_options &options, const mdcg_model *network);
   void open_dispersion(mdcg_options options);

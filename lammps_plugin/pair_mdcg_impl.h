@@ -28,6 +28,7 @@ struct PairMDCG::Member {
   std::vector<std::int32_t> types;    // [num_nodes]
   double energy = 0.0;                // of the local nodes, eV
   std::vector<double> forces;         // [num_nodes][3] eV/Å
+  std::vector<double> inputs;         // [info.num_inputs] such as the charge of the system
   mdcg_list list{};                   // identifies the edges, so that the model reads them once
   bool announced = false;
 };
@@ -76,6 +77,7 @@ struct PairMDCG::Options {
   int threads = 0;                   // 0: as many as LAMMPS uses
   std::string exchange = "auto";     // or host, or peer
   bool first_only = false;           // results are the first member's, not the mean
+  std::map<std::string, double> inputs;    // given by pair_style or pair_modify, by name
 };
 
 struct PairMDCG::Impl : Options {
@@ -87,6 +89,7 @@ struct PairMDCG::Impl : Options {
   double energy_unit = 1.0, r_max = 0.0;
   bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
+  std::string said_inputs;      // values of inputs that the log has
 
   bool device_to_device = false;               // rows of ghosts bypass the host
   std::string through_host;                    // why they do not; empty if no device sends any

@@ -21,7 +21,7 @@ using namespace LAMMPS_NS;
 static std::string remove_kernel_file(std::vector<std::string> &settings)
 {
   std::string file;
-  for (std::size_t i = 1; i < settings.size(); i += 2) {
+  for (std::size_t i = 1; i < settings.size(); i += settings[i - 1] == "input" ? 3 : 2) {
     std::string &value = settings[i];
     if (settings[i - 1] != "kernels" || value == "auto" || value == "generic") continue;
     if (value != "generated") file = value;
@@ -48,6 +48,9 @@ void PairMDCG::write_restart_settings(FILE *fp)
   std::string text;
   std::vector<std::string> given = it.settings;
   remove_kernel_file(given);
+  for (const auto &[name, value] : it.inputs)
+    for (const std::string &word : {std::string("input"), name, fmt::format("{:.17g}", value)})
+      given.push_back(word);
   for (const auto *lines : {&given, &now.files, &now.digests, &now.names}) {
     text += std::to_string(lines->size()) + "\n";
     for (const std::string &line : *lines) text += line + "\n";

@@ -28,23 +28,40 @@ def main() -> None:
         source = ROOT / "tests" / "data" / f"{name}.{suffix}"
         package = convert_checkpoint(source, ConversionOptions(dtype=dtype, dispersion="pbe"))
         package.save(source.with_name(f"{name}_{dtype}.mdcg"))
-    convert_model(random_les()).save(ROOT / "tests" / "data" / "mace_les_water_float64.mdcg")
+    data = ROOT / "tests" / "data"
+    convert_model(random_les()).save(data / "mace_les_water_float64.mdcg")
+    options = ConversionOptions(graph_fields=(("total_spin", 1),))
+    convert_model(random_charged(), options).save(data / "mace_charged_water_float64.mdcg")
 
 
 def random_les() -> Any:
     """Return a small random model with a long-range sum."""
+    return random_model("MACELES", les_arguments={})
+
+
+def random_charged() -> Any:
+    """Return a small random model that reads the charge and the spin of a system."""
+    number = {"per": "graph", "in_dim": 1, "emb_dim": 4}
+    charge = {**number, "type": "categorical", "num_classes": 5, "offset": 2}
+    specs = {"total_charge": charge, "total_spin": {**number, "type": "continuous"}}
+    return random_model("ScaleShiftMACE", embedding_specs=specs, use_embedding_readout=True)
+
+
+def random_model(kind: str, **changes: Any) -> Any:
+    """Return a small random MACE model of a class; `changes` go to its constructor."""
     from mdcg.patch._frameworks import default_dtype, import_mace
 
     import_mace()
     import numpy as np
     import torch
     from e3nn import o3
-    from mace.modules import blocks, extensions
+    from mace.modules import blocks, extensions, models
 
     with default_dtype(torch.float64):
         torch.manual_seed(3)
-        return extensions.MACELES(
-            les_arguments={},
+        made = getattr(models, kind, None) or getattr(extensions, kind)
+        return made(
+            **changes,
             r_max=4.0,
             num_bessel=4,
             num_polynomial_cutoff=5,
