@@ -70,6 +70,7 @@ class System(Struct):
         ("copy_image", _P),
         ("energy_weights", _P),
         ("num_inner", _I64),
+        ("inputs", _P),
     ]
 
 
@@ -83,6 +84,7 @@ class Batch(Struct):
         ("cells", _P),
         ("periodic", _P),
         ("on_device", ctypes.c_int),
+        ("inputs", _P),
     ]
 
 
@@ -219,6 +221,9 @@ class Rank:
             list=ctypes.pointer(numbers),
             num_inner=self.num_inner,
         )
+        if "inputs" in g:
+            values = np.ascontiguousarray(g["inputs"], dtype=np.float64)
+            system.inputs = values.ctypes.data
         if "image" in g:
             image = np.ascontiguousarray(g["image"][mine], dtype=np.int32)
             shifts = np.ascontiguousarray(g["image_shifts"], dtype=np.float64)

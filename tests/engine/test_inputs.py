@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from mdcg import _core
 from mdcg.package import Package
 
 from .batches import WANTED, assert_same_batch, joined, one_by_one, places
+from .capi import Rank
 from .input_programs import VALUES, input_program, with_values
 from .programs import TOLERANCE, graph, open_model, refused, run
+from .test_c_api import compile_c
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -68,6 +71,46 @@ def test_batches_of_different_values(tmp_path: Path) -> None:
         np.zeros(1, int), np.zeros(0, np.int32), np.zeros((0, 3)), inputs=np.zeros((0, 3))
     )
     assert none["energy"].shape == (0,)
+
+
+def test_a_host_in_c(tmp_path: Path) -> None:
+    input_program(preset=False).package().save(tmp_path / "p.mdcg")
+    compile_c(Path(__file__).parent / "c_inputs.c", tmp_path / "host")
+    command = [tmp_path / "host", tmp_path / "p.mdcg", "1", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["charge nan", "spin 1", "field 0"]
+    assert lines[3].startswith("the model reads charge of each system, which was not given and has")
+    model = _core.Model(str(tmp_path / "p.mdcg"))
+    at = np.array([[0, 0, 0], [0.9, 0.3, 0], [-0.4, 0.8, 0]])
+    want = [
+        model.evaluate(at, np.array([1, 0, 0], np.int32), inputs=np.array(values))["energy"]
+        for values in ([1.0, 3.0, 0.0], [-1.0, 1.0, 0.0])
+    ]
+    found = [float(word) for line in lines[4:] for word in line.split()]
+    assert found == pytest.approx([want[0], *want], rel=1e-13)
+    command[2:] = ["3", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "\ncharge is 3, expected a whole number from -2 to 2\n" in done.stdout
+    assert "\nsystem 0 of the batch: charge is 3, expected a whole" in done.stdout
+
+
+def test_ranks_and_copies_of_nodes(tmp_path: Path) -> None:
+    """Two ranks have the inputs of one, and lists of edges stay where inputs change."""
+    package = input_program().package()
+    package.save(tmp_path / "p.mdcg")
+    g: dict[str, Any] = dict(graph(30))
+    model = open_model(package, tmp_path / "p.mdcg")
+    halves = np.array_split(np.arange(30), 2)
+    ranks = [Rank(str(tmp_path / "p.mdcg"), *halves[:: 1 - 2 * k]) for k in range(2)]
+    for values in (*VALUES[1:3], VALUES[1]):
+        want = run(model, g, inputs=np.array(values))
+        found = [rank.evaluate({**g, "inputs": values}, None, ("energy", "forces")) for rank in ranks]
+        assert sum(each["energy"][0] for each in found) == pytest.approx(want["energy"], rel=1e-12)
+        forces = np.zeros((30, 3))
+        for rank, each in zip(ranks, found, strict=True):
+            np.add.at(forces, rank.nodes, each["forces"])
+        np.testing.assert_allclose(forces, want["forces"], atol=1e-11)
 
 
 def test_description(tmp_path: Path) -> None:
