@@ -499,6 +499,8 @@ def _radials(package: Package) -> dict[str, str]:
 
 def _summary(package: Package) -> list[str]:
     """Return lines that describe the package."""
+    from ..package.inputs import input_text
+
     kinds = list(_radials(package).values())
     parts = [
         f"{kinds.count(kind)} {text}"
@@ -510,7 +512,8 @@ def _summary(package: Package) -> list[str]:
     added = f", D3 dispersion of {package.dispersion}" if package.dispersion else ""
     return [
         f"converted: {listing}, {package.dtype}, {len(package.layers)} layers, "
-        f"radial networks: {', '.join(parts)}{added}"
+        f"radial networks: {', '.join(parts)}{added}",
+        *map(input_text, package.inputs),
     ]
 
 

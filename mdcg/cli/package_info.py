@@ -40,6 +40,7 @@ def _describe(
     path: Path, manifest: dict[str, Any], tensors: dict[str, NDArray[Any]]
 ) -> tuple[dict[str, Any], str]:
     from ..package.dispersion import training_functional
+    from ..package.inputs import input_text
 
     names = [str(name) for name in manifest.get("type_names", [])]
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
@@ -57,7 +58,9 @@ def _describe(
     source = manifest.get("source")
     if isinstance(source, dict):
         lines.append(f"made from {source.get('name')} (sha256 {str(source.get('sha256'))[:16]}…)")
-    fixed = (manifest.get("options") or {}).get("graph_fields")
+    inputs = manifest.get("inputs") or []
+    lines += [input_text(each) for each in inputs]
+    fixed = None if inputs else (manifest.get("options") or {}).get("graph_fields")
     if fixed:
         lines.append("made for " + ", ".join(f"{name}={value}" for name, value in fixed))
     lines.append(training_functional(head))

@@ -126,6 +126,15 @@ def system_input(
     return SystemInput(name, whole, lowest, count, fields.get(name), **more)
 
 
+def input_text(entry: Mapping[str, Any]) -> str:
+    """Return a line about an entry of ``inputs`` of a manifest."""
+    found = SystemInput.of_entry(entry)
+    default = "which must be given: it has no default"
+    if found.default is not None:
+        default = f"default {found.default:g}"
+    return f"reads of each structure: {found.name}, {found.expected}, {default}"
+
+
 def lowest_values(model: Any) -> dict[str, int]:
     """Return the lowest value of each input of the structure that a model reads."""
     from ..patch.models import categorical_fields

@@ -109,6 +109,43 @@ def test_no_output_of_a_table_is_worse_than_single_precision(tmp_path: Path) -> 
         assert max(row.error for row in rows) < 2.0 * max(row.own_error or 0.0 for row in rows)
 
 
+def test_inputs_and_their_defaults(tmp_path: Path, capsys: Any) -> None:
+    """Inputs are verified with several values, and described with their defaults."""
+    number = {"per": "graph", "in_dim": 1, "emb_dim": 4}
+    charge = {**number, "type": "categorical", "num_classes": 5, "offset": 2}
+    specs = {"total_charge": charge, "elec_temp": {**number, "type": "continuous"}}
+    model, output = tmp_path / "charged.model", tmp_path / "charged.mdcg"
+    torch.save(build_model(embedding_specs=specs, use_embedding_readout=True), model)
+    expected = "total_charge, a whole number from -2 to 2, "
+    for given, texts in (
+        ([], (f"{expected}which must be given: it has no default", "elec_temp, a finite number, w")),
+        (
+            ["--set", "total_charge=-1", "--set", "elec_temp=300.5"],
+            (f"{expected}default -1", "elec_temp, a finite number, default 300.5"),
+        ),
+    ):
+        assert main([str(model), "-o", str(output), "--force", *given]) == 0
+        said = capsys.readouterr().out
+        assert main([str(output), "--info"]) == 0
+        info = capsys.readouterr().out
+        for text in texts:
+            assert said.count(f"reads of each structure: {text}") == 1
+            assert info.count(f"reads of each structure: {text}") == 1
+        assert "verification: passed" in info
+    for wrong, message in (
+        ("total_charge=3", "--set: total_charge is 3, expected a whole number from -2 to 2"),
+        ("total_charge=0.5", "--set: total_charge is 0.5, expected a whole number from -2 to 2"),
+        ("total_charge=x", "--set is 'total_charge=x', expected NAME=VALUE with a number"),
+        ("total_charge=nan", "--set"),
+    ):
+        try:
+            code = main([str(model), "-o", str(output), "--force", "--set", wrong])
+        except SystemExit as error:
+            code = error.code
+        assert code == 2
+        assert message in capsys.readouterr().err
+
+
 def test_info_needs_no_torch(water: Path, tmp_path: Path, capsys: Any) -> None:
     output = tmp_path / "water.mdcg"
     assert main([str(water), "-o", str(output), "--no-verify", "--types", "O"]) == 0
