@@ -72,11 +72,11 @@ struct PairMDCG::Options {
   std::string precision;    // empty: the package's precision
   std::string kernels;      // empty: auto
   std::string functional, damping = "bj";
-  std::string memory_size;           // empty: all memory of the device, and no domains
-  double dispersion_cutoff = 0.0;    // Å; 0: the engine's default
-  int threads = 0;                   // 0: as many as LAMMPS uses
-  std::string exchange = "auto";     // or host, or peer
-  bool first_only = false;           // results are the first member's, not the mean
+  std::string memory_size;                 // empty: all memory of the device, and no domains
+  double dispersion_cutoff = 0.0;          // Å; 0: the engine's default
+  int threads = 0;                         // 0: as many as LAMMPS uses
+  std::string exchange = "auto";           // or host, or peer
+  bool first_only = false;                 // results are the first member's, not the mean
   std::map<std::string, double> inputs;    // given by pair_style or pair_modify, by name
 };
 

@@ -92,8 +92,10 @@ PickedSystems::PickedSystems(const Batch& from, std::vector<std::int64_t> number
 }
 
 Results PickedSystems::wanted(const Results& results, int descriptor_width) {
-    parts_ = {{&mdcg_results::energy, true, 1, {}},    {&mdcg_results::virial, true, 9, {}},
-              {&mdcg_results::energies, false, 1, {}}, {&mdcg_results::forces, false, 3, {}},
+    parts_ = {{&mdcg_results::energy, true, 1, {}},
+              {&mdcg_results::virial, true, 9, {}},
+              {&mdcg_results::energies, false, 1, {}},
+              {&mdcg_results::forces, false, 3, {}},
               {&mdcg_results::virials, false, 9, {}},
               {&mdcg_results::descriptors, false, descriptor_width, {}}};
     Results found{};
@@ -112,8 +114,8 @@ void PickedSystems::store(const Results& results) const {
         if (to == nullptr) continue;
         for (std::size_t i = 0; i < numbers_.size(); ++i) {
             const std::int64_t s = numbers_[i];
-            const std::int64_t from = part.by_system ? static_cast<std::int64_t>(i)
-                                                     : first_node_[i];
+            const std::int64_t from =
+                part.by_system ? static_cast<std::int64_t>(i) : first_node_[i];
             const std::int64_t count = part.by_system ? 1 : first_node_[i + 1] - first_node_[i];
             std::copy_n(part.rows.data() + part.width * from, part.width * count,
                         to + part.width * (part.by_system ? s : from_.first_node[s]));

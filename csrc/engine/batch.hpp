@@ -28,7 +28,7 @@ struct Batch {
     const double* inputs = nullptr;  // [num_systems][num_inputs], see System; null: all defaults
     std::int64_t num_inputs = 0;
     // Of systems that were picked from another batch: their numbers there.
-    const std::int64_t* numbers = nullptr;     // [num_systems]; null: as here
+    const std::int64_t* numbers = nullptr;      // [num_systems]; null: as here
     const std::int64_t* first_there = nullptr;  // first_node of the other batch
 
     std::int64_t num_nodes() const { return num_systems > 0 ? first_node[num_systems] : 0; }
@@ -105,7 +105,7 @@ private:
     Batch batch_;
     // Results by system or by node: items of a row, and rows.
     struct Part {
-        double* mdcg_results::*field;
+        double* mdcg_results::* field;
         bool by_system;
         std::int64_t width;
         std::vector<double> rows;

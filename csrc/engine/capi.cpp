@@ -297,10 +297,10 @@ void evaluate_cell(mdcg_model& model, const mdcg_system& system,
     const std::array<bool, 3> periodic = periodic_of(system);
     if (system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]))
         bad_argument("the system is periodic, and cell is null, expected a cell");
-    model.evaluator.evaluate({system.num_nodes, system.positions, system.types, system.cell,
-                              periodic.data(), skin_of(model, system), system.energy_weights, 0,
-                              system.inputs},
-                             results);
+    model.evaluator.evaluate(
+        {system.num_nodes, system.positions, system.types, system.cell, periodic.data(),
+         skin_of(model, system), system.energy_weights, 0, system.inputs},
+        results);
 }
 
 // A batch, and the converted array that it refers to.
@@ -325,9 +325,9 @@ GivenBatch batch_of(const mdcg_batch& given, std::int64_t num_inputs) {
     for (std::int64_t i = 0; i < directions; ++i)
         out.periodic[static_cast<std::size_t>(i)] =
             given.cells != nullptr && (given.periodic == nullptr || given.periodic[i] != 0);
-    out.batch = {given.num_systems, given.first_node,   given.positions,     given.types,
-                 given.cells,       out.periodic.get(), given.on_device != 0, given.inputs,
-                 num_inputs};
+    out.batch = {given.num_systems,    given.first_node, given.positions,
+                 given.types,          given.cells,      out.periodic.get(),
+                 given.on_device != 0, given.inputs,     num_inputs};
     return out;
 }
 

@@ -334,9 +334,9 @@ std::vector<std::vector<std::int64_t>> Evaluator::groups_of(const Batch& batch) 
         try {
             values = model_->complete_inputs(batch.system(s).inputs);
         } catch (const EngineError& error) {
-            throw EngineError(error.kind(),
-                              error.sentence.moved(
-                                  "system " + std::to_string(s) + " of the batch: ", 0));
+            throw EngineError(
+                error.kind(),
+                error.sentence.moved("system " + std::to_string(s) + " of the batch: ", 0));
         }
         // in the memory of a device, systems are not moved together
         if (batch.on_device && s > 0 && known.count(values) == 0) known.clear();
@@ -457,9 +457,10 @@ std::string Evaluator::summary() const {
                         : threads_ > 0         ? threads_
                                                : omp_get_max_threads();
     const std::string inputs = inputs_text(about);
-    std::string text =
-        about.architecture + " " + about.model_class + ", " + (inputs.empty() ? "" : inputs + ", ") +
-        (about.double_precision ? "float64" : "float32") + ", " + model_->device_label();
+    std::string text = about.architecture + " " + about.model_class + ", " +
+                       (inputs.empty() ? "" : inputs + ", ") +
+                       (about.double_precision ? "float64" : "float32") + ", " +
+                       model_->device_label();
     if (!model_->on_device())
         text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
     if (in_domains_)

@@ -78,8 +78,8 @@ void InputTensors::read(const Fields& manifest, const ModelInfo& info) {
         if (entry.has("embedding")) {
             if (inputs_[i].count == 0) entry.fail("has an embedding, and no count of values");
             if (entry.has("layers")) entry.fail("has an embedding and layers, expected one");
-            to.rows = entry.values<double>("embedding", {inputs_[i].count, units_},
-                                           Content::constants);
+            to.rows =
+                entry.values<double>("embedding", {inputs_[i].count, units_}, Content::constants);
         }
         if (!entry.has("layers")) continue;
         const std::vector<Fields> layers = entry.objects("layers");
@@ -126,8 +126,8 @@ InputTensors::Layer InputTensors::read_layer(const Fields& fields, std::int64_t 
         fields.fail("weight", std::to_string(layer.out) + " outputs",
                     "1 to " + std::to_string(limits::MAX_INPUT_UNITS));
     if (fields.has("bias"))
-        layer.bias = fields.values<double>(
-            "bias", {static_cast<std::int64_t>(layer.out)}, Content::constants);
+        layer.bias = fields.values<double>("bias", {static_cast<std::int64_t>(layer.out)},
+                                           Content::constants);
     layer.activation = read_activation(fields);
     layer.factor = fields.number("factor", 1.0);
     return layer;
@@ -162,8 +162,7 @@ std::vector<double> InputTensors::hidden(const std::vector<double>& values) cons
         const Embedding& from = embeddings_[i];
         std::vector<double> row{values[i]};
         if (!from.rows.empty()) {
-            const auto number =
-                static_cast<std::int64_t>(values[i]) - inputs_[i].lowest;
+            const auto number = static_cast<std::int64_t>(values[i]) - inputs_[i].lowest;
             const auto first = from.rows.begin() + number * units_;
             row.assign(first, first + units_);
         } else if (from.layers.empty()) {

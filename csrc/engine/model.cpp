@@ -194,8 +194,7 @@ bool Model::evaluate_cell(CellSystem system, const Results& results) {
 }
 
 bool Model::evaluate_batch(Batch batch, const Results& results) {
-    batch.inputs =
-        use_inputs(batch.num_systems > 0 ? batch.inputs : nullptr, batch.num_nodes());
+    batch.inputs = use_inputs(batch.num_systems > 0 ? batch.inputs : nullptr, batch.num_nodes());
     batch.num_inputs = 0;  // the same for all systems
     const ListNumbers held = std::exchange(list_, {});
     const bool found = do_evaluate_batch(batch, results);

@@ -313,8 +313,8 @@ MDCG_API mdcg_status mdcg_evaluate_batch(mdcg_model* model, const mdcg_batch* ba
  * by the model, valid until the next call. */
 MDCG_API const char* mdcg_report(mdcg_model* model);
 /* One line for logs: architecture, inputs of the structure that the package was made for (such as
- * total_charge=-1) or that it reads, precision, device, threads (of "cpu"), where the kernels came from (named,
- * cached, compiled, generic), and, if the cache of kernels is not used, the reason.
+ * total_charge=-1) or that it reads, precision, device, threads (of "cpu"), where the kernels came
+ * from (named, cached, compiled, generic), and, if the cache of kernels is not used, the reason.
  * Owned by the model, valid until the next call. */
 MDCG_API const char* mdcg_summary(mdcg_model* model);
 

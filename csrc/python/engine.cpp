@@ -233,10 +233,9 @@ public:
             if (given)
                 evaluator.evaluate(system, nullptr, wanted);
             else
-                evaluator.evaluate(
-                    {nodes, where, kinds, box, periodic.data(), evaluator.skin(), weights, 0,
-                     numbers},
-                    wanted);
+                evaluator.evaluate({nodes, where, kinds, box, periodic.data(), evaluator.skin(),
+                                    weights, 0, numbers},
+                                   wanted);
             given_ = given && !held ? evaluator.list() : mdcg::ListNumbers{};
         });
         if (wanted.energy != nullptr) out["energy"] = energy;
@@ -444,16 +443,16 @@ void register_engine(py::module_& m) {
             "`energy_weights`, one for each node, forces and virials are derivatives of the "
             "weighted sum of energies. `inputs` has a number for each of the model's inputs, NaN "
             "for its default.")
-        .def(
-            "evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
-            py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
-            py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
-            py::arg("virials") = false, py::arg("descriptors") = false,
-            py::arg("inputs") = py::none(), py::arg("addresses") = std::map<std::string, std::uintptr_t>(),
-            "Evaluate systems that do not interact; energy, virial and `inputs` have a row for "
-            "each. Without "
-            "`positions` these are read, and the results written, at `addresses` in the memory of "
-            "the model's device, by the names of the results.")
+        .def("evaluate_batch", &PyModel::evaluate_batch, py::arg("first_node"), py::arg("types"),
+             py::arg("positions") = py::none(), py::kw_only(), py::arg("cells") = py::none(),
+             py::arg("periodic") = py::none(), py::arg("forces") = true, py::arg("virial") = false,
+             py::arg("virials") = false, py::arg("descriptors") = false,
+             py::arg("inputs") = py::none(),
+             py::arg("addresses") = std::map<std::string, std::uintptr_t>(),
+             "Evaluate systems that do not interact; energy, virial and `inputs` have a row for "
+             "each. Without "
+             "`positions` these are read, and the results written, at `addresses` in the memory of "
+             "the model's device, by the names of the results.")
         .def("release", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.release(); }); })
         .def("prepare", [](PyModel& self) { self.locked([](mdcg::Evaluator& e) { e.prepare(); }); })
         .def(

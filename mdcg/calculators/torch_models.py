@@ -274,7 +274,7 @@ class MaceModel(LoadedModel):
 
     def _tensors(self, atoms: Atoms) -> dict[str, torch.Tensor]:
         tensors, n_nodes = {}, len(atoms)
-        place = {"dtype": self.info.dtype, "device": self.info.device}
+        place: dict[str, Any] = {"dtype": self.info.dtype, "device": self.info.device}
         for name, wanted in self._inputs.items():
             if wanted.number is not None:
                 tensors[name] = torch.tensor(input_values([wanted.number], atoms.info), **place)

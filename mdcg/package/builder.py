@@ -110,9 +110,7 @@ class Builder:
 
     # ---- features ----
 
-    def table(
-        self, irreps: str | Irreps, rows: Array, by_inputs: Array | None = None
-    ) -> Features:
+    def table(self, irreps: str | Irreps, rows: Array, by_inputs: Array | None = None) -> Features:
         """Return features from a row for each type, shape (n_types, dim).
 
         `by_inputs` are derivatives by the hidden units of inputs; see :class:`Features`.
@@ -384,7 +382,7 @@ class Builder:
         for layer in self.layers:
             if layer["type"] == "linear" and "paths" not in layer:
                 self._write_linear(layer)
-        program = {
+        program: dict[str, Any] = {
             "values": dict(self.values),
             "layers": [dict(layer) for layer in self.layers],
             "descriptors": list(self.descriptors),

@@ -215,9 +215,7 @@ def embedded_inputs(model: Any, fields: Mapping[str, float]) -> tuple[InputNetwo
         return network, np.zeros((1, network.units))
     given = {each.name: torch.tensor([each.default]).double() for each in found}
     with torch.no_grad():
-        return network, array(
-            copy_model(module).double()(torch.zeros(1, dtype=torch.int64), given)
-        )
+        return network, array(copy_model(module).double()(torch.zeros(1, dtype=torch.int64), given))
 
 
 def _embedded_input(
@@ -230,8 +228,8 @@ def _embedded_input(
         return system_input(fields, name, -int(spec.get("offset", 0)), len(rows), rows=rows)
     if int(spec.get("in_dim", 1)) != 1:
         raise UnsupportedProblemError(
-            f"the model reads {name!r} as {spec['in_dim']} numbers of each structure, and inputs of "
-            "packages are single numbers"
+            f"the model reads {name!r} as {spec['in_dim']} numbers of each structure, and inputs "
+            "of packages are single numbers"
         )
     parts = list(module)
     if [type(part).__name__ for part in parts] != ["Linear", "SiLU", "Linear"]:

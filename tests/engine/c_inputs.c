@@ -1,5 +1,6 @@
 /* A host in C that gives inputs:  c_inputs PACKAGE CHARGE SPIN  prints what the package reads, and
- * the energy of a molecule with these values, of two molecules of a batch, and with the defaults. */
+ * the energy of a molecule with these values, of two molecules of a batch, and with the defaults.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -48,9 +48,7 @@ def input_program(dtype: str = "float64", types: int = 3, preset: bool = True) -
     )
     x = p.conv(table, problem, p.network(problem.weight_numel), "first")
     out = Irreps.parse("5x0e+4x1o")
-    mixed = LinearMap(
-        x.irreps, out, {(0, 0): p.random(channels, 5), (1, 1): p.random(channels, 4)}
-    )
+    mixed = LinearMap(x.irreps, out, {(0, 0): p.random(channels, 5), (1, 1): p.random(channels, 4)})
     slopes = LinearMap(
         x.irreps, out, {(0, 0): p.random(UNITS, channels, 5), (1, 1): p.random(UNITS, channels, 4)}
     )

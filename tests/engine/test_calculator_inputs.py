@@ -162,5 +162,5 @@ def test_committees(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no charge, which \S*1.mdcg reads and has no default"):
         calc.get_potential_energy(bare)
     atoms.info["charge"] = 0
-    with pytest.raises(InputError, match="charge of the .* is 0, and .* made for total_charge=1"):
+    with pytest.raises(InputError, match=r"charge of the .* is 0, and .* made for total_charge=1"):
         calc.get_potential_energy(atoms)

@@ -105,7 +105,9 @@ def test_ranks_and_copies_of_nodes(tmp_path: Path) -> None:
     ranks = [Rank(str(tmp_path / "p.mdcg"), *halves[:: 1 - 2 * k]) for k in range(2)]
     for values in (*VALUES[1:3], VALUES[1]):
         want = run(model, g, inputs=np.array(values))
-        found = [rank.evaluate({**g, "inputs": values}, None, ("energy", "forces")) for rank in ranks]
+        found = [
+            rank.evaluate({**g, "inputs": values}, None, ("energy", "forces")) for rank in ranks
+        ]
         assert sum(each["energy"][0] for each in found) == pytest.approx(want["energy"], rel=1e-12)
         forces = np.zeros((30, 3))
         for rank, each in zip(ranks, found, strict=True):
@@ -157,9 +159,7 @@ def test_description(tmp_path: Path) -> None:
             "energy.shift is a tensor of shape",
         ),
         (
-            lambda i, n: n["factors"].update(
-                {"inputs.1.1.bias": n["factors"].pop("energy.shift")}
-            ),
+            lambda i, n: n["factors"].update({"inputs.1.1.bias": n["factors"].pop("energy.shift")}),
             "inputs.1.1.bias",
         ),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mdcg import _core
+from mdcg.package.inputs import InputNetwork, SystemInput
 from mdcg.package.kernel_file import cache_kernels
 from mdcg.problem import ConvProblem
 
@@ -53,6 +54,28 @@ def test_evaluates_and_differentiates(tmp_path: Path, dtype: str) -> None:
     for model in both_toys(tmp_path, dtype):
         for _ in range(2):  # the second step of a device is captured
             assert_close(run(model, g, virial=True), want, dtype)
+
+
+def test_reads_an_input_of_the_system(tmp_path: Path) -> None:
+    """The number of each evaluation reaches operations, also in captured steps."""
+    g = graph(20, types=2, box=5.0)
+    known = open_model(network(False).package(), tmp_path / "known.mdcg", kernels="generic")
+    p = network(True)
+    p.inputs = InputNetwork((SystemInput("charge", True), SystemInput("field", False, default=1.0)))
+    (toy,) = (layer for layer in p.layers if layer["type"] == "toy_square")
+    toy["input"] = "field"
+    models = both(p.package(), tmp_path / "toy.mdcg")
+    cache_kernels(tmp_path / "toy.mdcg", "sm_90")
+    want = run(known, g)["forces"]  # they are proportional to the factor
+    for model in models:
+        for field in (1.0, 0.5, 1.0):
+            for _ in range(3):
+                found = run(model, g, inputs=np.array([0.0, field]))["forces"]
+                np.testing.assert_allclose(found, field * want, atol=1e-10)
+    toy["input"] = "phase"
+    p.package().save(tmp_path / "bad.mdcg")
+    with pytest.raises(_core.EngineError, match="reads the input phase, expected one of that name"):
+        _core.Model(str(tmp_path / "bad.mdcg"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -59,7 +59,7 @@ private:
         ToySquareArguments<T> arguments{};
         arguments.x = worker.value(spec_.x, nodes.begin);
         arguments.items = (nodes.end - nodes.begin) * spec_.x.rows.width;
-        arguments.factor = static_cast<T>(spec_.factor);
+        arguments.factor = static_cast<T>(spec_.factor_of(worker));
         return arguments;
     }
     const ToySquareSpec& spec_;

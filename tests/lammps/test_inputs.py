@@ -12,7 +12,17 @@ from ase.units import fs
 
 from mdcg import MDCGCalculator
 
-from .lmp import THERMO, compare, head, package, reference, run_input, single_point, water, write_data
+from .lmp import (
+    THERMO,
+    compare,
+    head,
+    package,
+    reference,
+    run_input,
+    single_point,
+    water,
+    write_data,
+)
 from .test_heat_flux import HEAT_FLUX
 
 MODEL = package("mace_charged", "float64")
@@ -104,8 +114,8 @@ def test_hybrid_and_committee(tmp_path: Path) -> None:
     ("settings", "after", "message"),
     [
         ("", "", "reads total_charge and has no default for it, expected a value: write charge "
-                 "VALUE behind pair_style mdcg or pair_modify, or convert the model with mdcg-patch "
-                 "--set total_charge=VALUE"),
+                 "VALUE behind pair_style mdcg or pair_modify, or convert the model with "
+                 "mdcg-patch --set total_charge=VALUE"),
         ("charge 3", "", "total_charge is 3, expected a whole number from -2 to 2"),
         ("charge 0.5", "", "total_charge is 0.5, expected a whole number from -2 to 2"),
         ("charge 0 spin 1.5", "", "total_spin is 1.5, expected a whole number"),
@@ -115,9 +125,9 @@ def test_hybrid_and_committee(tmp_path: Path) -> None:
         ("input total_charge", "", "keyword input needs the name of an input and a value"),
         ("charge one", "", "Expected floating point parameter instead of 'one'"),
         ("charge 0", "run 0\npair_modify charge 3", "total_charge is 3, expected a whole number"),
-        ("charge 0", "run 0\npair_modify spin", "pair_modify of pair_style mdcg: keyword spin needs"),
-        ("charge 0", "run 0\npair_modify charge 1\nrun 1 pre no", "an input of pair_modify was given "
-                                                                 "after the last set-up"),
+        ("charge 0", "run 0\npair_modify spin", "pair_style mdcg: keyword spin needs a"),
+        ("charge 0", "run 0\npair_modify charge 1\nrun 1 pre no",
+         "an input of pair_modify was given after the last set-up"),
         ("charge 0", "pair_modify colour 1", "colour"),
     ],
 )  # fmt: skip

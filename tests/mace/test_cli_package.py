@@ -118,7 +118,10 @@ def test_inputs_and_their_defaults(tmp_path: Path, capsys: Any) -> None:
     torch.save(build_model(embedding_specs=specs, use_embedding_readout=True), model)
     expected = "total_charge, a whole number from -2 to 2, "
     for given, texts in (
-        ([], (f"{expected}which must be given: it has no default", "elec_temp, a finite number, w")),
+        (
+            [],
+            (f"{expected}which must be given: it has no default", "elec_temp, a finite number, w"),
+        ),
         (
             ["--set", "total_charge=-1", "--set", "elec_temp=300.5"],
             (f"{expected}default -1", "elec_temp, a finite number, default 300.5"),

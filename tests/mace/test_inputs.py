@@ -101,9 +101,7 @@ BLOCKS = [
 
 @pytest.mark.parametrize("defaults", [DEFAULTS, DEFAULTS[1:]], ids=["defaults", "no charge"])
 @pytest.mark.parametrize(("first", "rest"), BLOCKS)
-def test_values_agree_with_the_model(
-    first: str, rest: str, defaults: Any, tmp_path: Path
-) -> None:
+def test_values_agree_with_the_model(first: str, rest: str, defaults: Any, tmp_path: Path) -> None:
     model = read_model(first, rest, readout=first != RESIDUAL)
     package = convert_model(model, ConversionOptions(graph_fields=defaults))
     engine = opened(package, tmp_path)
@@ -130,7 +128,9 @@ def test_switching_gives_the_bits_of_a_fresh_model(dtype: str, tmp_path: Path) -
         fresh = evaluate(_core.Model(str(tmp_path / "p.mdcg")), package, system, values)
         for name in ("energies", "forces", "virial"):
             assert np.array_equal(each[name], fresh[name]), (values, name)
-        check(each, wanted(model, system, values or VALUES[0]), 1e-10 if dtype == "float64" else 3e-5)
+        check(
+            each, wanted(model, system, values or VALUES[0]), 1e-10 if dtype == "float64" else 3e-5
+        )
     # the defaults are those of a package without inputs
     removed = ("inputs", "input_network", "options")
     plain = Package(
@@ -254,7 +254,7 @@ def test_batch_of_different_values(tmp_path: Path) -> None:
         assert np.abs(found["virials"][rows].sum(axis=0) - alone["virial"]).max() < 1e-11
         assert found["energies"][rows].sum() == pytest.approx(alone["energy"], rel=1e-13)
     values[3] = (9, 1, 0)
-    with pytest.raises(_core.EngineError, match="^system 3 of the batch: total_charge is 9, exp"):
+    with pytest.raises(_core.EngineError, match=r"^system 3 of the batch: total_charge is 9, exp"):
         engine.evaluate_batch(**batch, inputs=np.array(values))
     values[3], atom = VALUES[1], batch["first_node"][3] + 1
     batch["positions"][atom] = np.nan

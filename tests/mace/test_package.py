@@ -14,7 +14,7 @@ from mdcg import patch_model
 from mdcg.cli.package_info import describe_package
 from mdcg.errors import CheckpointError, UnsupportedProblemError
 from mdcg.package import ConversionOptions, Package, convert_checkpoint, convert_model
-from mdcg.patch import load_model, mace_info
+from mdcg.patch import load_model
 from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.models import complete_cell, neighbor_list
 from mdcg.patch.systems import Structure, verification_systems

@@ -220,7 +220,10 @@ def test_systems_with_different_charges(tmp_path: Path, device: str) -> None:
     one = model({**state, "total_charge": 1})["energy"]
     assert abs(float(one[0] - found["energy"][0])) < 1e-8
     for stated, message in (
-        ({}, r"has no charge, which \S*p.mdcg reads .*: set total_charge of the state or charge of"),
+        (
+            {},
+            r"has no charge, which \S*p.mdcg reads .*: set total_charge of the state or charge of",
+        ),
         ({"charge": [1, 0]}, r"charge of the structure is \[1, 0\], expected a whole number from"),
         ({"charge": [1, 0, 0, 3]}, r"charge of the structure is \[1, 0, 0, 3\], expected a whole"),
     ):

@@ -122,7 +122,7 @@ def test_categorical_field(
     for each in (calc, packed):
         for charge in (None, 3, 0.5, "one"):
             atoms.info["charge"] = charge
-            with pytest.raises(InputError, match="charge.* a whole number from -2 to 2"):
+            with pytest.raises(InputError, match=r"charge.* a whole number from -2 to 2"):
                 each.get_forces(atoms)
         atoms.info |= {"charge": 1, "total_charge": 2}
         with pytest.raises(InputError, match="which are one input of the model, expected one val"):

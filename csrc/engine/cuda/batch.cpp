@@ -144,11 +144,12 @@ void CudaBatch::store_sums(const BatchPart& part, const double* energies, const 
     stream.synchronize();
     const auto bad = std::find(finite.begin(), finite.end(), 0);
     if (bad != finite.end())
-        throw EngineError(ErrorKind::numeric,
-                          "positions, energy, forces or virial of system " +
-                              std::to_string(part.batch.number(part.first + (bad - finite.begin()))) +
-                              " of the batch are not finite numbers: atoms may be too close, or "
-                              "the model does not know such structures");
+        throw EngineError(
+            ErrorKind::numeric,
+            "positions, energy, forces or virial of system " +
+                std::to_string(part.batch.number(part.first + (bad - finite.begin()))) +
+                " of the batch are not finite numbers: atoms may be too close, or "
+                "the model does not know such structures");
 }
 
 }  // namespace mdcg

@@ -64,7 +64,8 @@ public:
     virtual void prepare_all(CudaKernels& kernels, const DeviceStream& stream) {
         prepare(kernels, stream);
     }
-    // Called after `prepare` if tensors of the specification have changed with inputs of the system.
+    // Called after `prepare` if tensors of the specification have changed with inputs of the
+    // system.
     virtual void on_new_inputs(const DeviceStream&) {}
     // Called for every new list of edges, before its first evaluation.
     virtual void on_new_list(const DeviceEdges&, const DeviceStream&) {}

@@ -107,8 +107,8 @@ std::vector<Input> read_inputs(const Fields& manifest) {
         input.whole = whole.get<bool>();
         if (fields.has("count")) {
             input.count = fields.integer("count", 1, limits::MAX_INPUT_VALUES);
-            input.lowest = fields.integer("lowest", -limits::MAX_INPUT_VALUES,
-                                          limits::MAX_INPUT_VALUES);
+            input.lowest =
+                fields.integer("lowest", -limits::MAX_INPUT_VALUES, limits::MAX_INPUT_VALUES);
             if (!input.whole) fields.fail("whole", "false", "true where the values are counted");
         }
         if (fields.has("default")) {
@@ -128,8 +128,8 @@ std::vector<Input> read_inputs(const Fields& manifest) {
 
 bool Input::takes(double value) const {
     if (!std::isfinite(value) || (whole && value != std::floor(value))) return false;
-    return count == 0 || (value >= static_cast<double>(lowest) &&
-                          value < static_cast<double>(lowest + count));
+    return count == 0 ||
+           (value >= static_cast<double>(lowest) && value < static_cast<double>(lowest + count));
 }
 
 std::string Input::range_text() const {

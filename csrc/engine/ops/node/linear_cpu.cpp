@@ -20,11 +20,7 @@ template <typename T>
 class CpuLinear : public CpuOp<T> {
 public:
     explicit CpuLinear(const LinearSpec& spec)
-        : spec_(spec),
-          x_(spec.x),
-          out_(spec.out),
-          types_(spec.num_types),
-          order_(spec.by_in) {
+        : spec_(spec), x_(spec.x), out_(spec.out), types_(spec.num_types), order_(spec.by_in) {
         take();
     }
 
@@ -87,8 +83,10 @@ private:
         biases_.clear();
         seen_.assign(size(types_), 0);
         typed_ = packed_ = false;
-        for (const auto& path : spec_.paths) add_path(path, spec_.fields.template read<T>(*path.weight));
-        for (const auto& bias : spec_.biases) add_bias(bias, spec_.fields.template read<T>(*bias.value));
+        for (const auto& path : spec_.paths)
+            add_path(path, spec_.fields.template read<T>(*path.weight));
+        for (const auto& bias : spec_.biases)
+            add_bias(bias, spec_.fields.template read<T>(*bias.value));
         no_in_.assign(x_.rows.blocks.size(), 1);
         no_out_.assign(out_.rows.blocks.size(), 1);
         for (Path& path : paths_) {
