@@ -14,6 +14,7 @@ from .calculators.engine_report import KernelLog
 from .calculators.evaluation import (
     check_fixed_inputs,
     input_values,
+    inputs_of_manifest,
     require_known,
     stress_volumes,
     types_by_number,
@@ -21,7 +22,6 @@ from .calculators.evaluation import (
 from .calculators.package_backend import engine_errors
 from .calculators.torch_backend import as_device
 from .errors import MissingDependencyError, installation
-from .package.inputs import SystemInput
 
 try:
     from torch_sim.models.interface import ModelInterface
@@ -103,8 +103,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
                 f"{os.fspath(package)} gives dipoles and no energies, expected energies"
             )
         self._package = os.fspath(package)
-        entries = json.loads(self._engine.manifest).get("inputs") or ()
-        self._inputs = [SystemInput.of_entry(each) for each in entries]
+        self._inputs = inputs_of_manifest(json.loads(self._engine.manifest))
         self._kernel_log = KernelLog(self._engine, self._package, self._device.type)
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress

@@ -136,6 +136,11 @@ def keys_of_input(name: str) -> tuple[str, ...]:
     return (name,) if other is None else (other, name)
 
 
+def inputs_of_manifest(manifest: Mapping[str, Any]) -> list[SystemInput]:
+    """Return the inputs of a package, in its order."""
+    return [SystemInput.of_entry(each) for each in manifest.get("inputs") or ()]
+
+
 def stated_value(name: str, stated: Mapping[str, Any]) -> tuple[str, Any] | None:
     """Return the key and the value that a structure states for an input of a model, or None.
 

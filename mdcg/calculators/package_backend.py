@@ -28,7 +28,6 @@ from ..errors import (
     printable_values,
 )
 from ..package.file import is_package
-from ..package.inputs import SystemInput
 from ..problem.text import dtype_of
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
@@ -36,6 +35,7 @@ from .evaluation import (
     Options,
     check_fixed_inputs,
     input_values,
+    inputs_of_manifest,
     keys_of_input,
     known_symbols,
     mean_of,
@@ -105,7 +105,7 @@ class _Member:
         self.manifest: dict[str, Any] = json.loads(self.model.manifest)
         self.types = types_by_number(self.model.type_names, options.species_types)
         self.has_dipoles, self.has_charges = (n in self.manifest for n in ("dipoles", "charges"))
-        self.inputs = [SystemInput.of_entry(each) for each in self.manifest.get("inputs") or ()]
+        self.inputs = inputs_of_manifest(self.manifest)
 
     def inputs_of(self, atoms: Atoms) -> FloatArray:
         """Return the values of the package's inputs for a structure, shape (n_inputs,)."""

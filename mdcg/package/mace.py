@@ -12,10 +12,11 @@ from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Builder, Features
 from .e3nn_modules import activation, array, gate_blocks, linear_map, real
-from .inputs import embedded_inputs, refuse_unknown
+from .inputs import refuse_unknown
 from .les import add_long_range, refuse_parts
 from .linear_map import LinearMap
 from .mace_blocks import MaceContext, add_interaction, add_product, pair_repulsion, radial_embedding
+from .mace_inputs import embedded_inputs
 
 
 def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
