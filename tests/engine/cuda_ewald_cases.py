@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from mdcg import _core
-from mdcg.package import Package
 from mdcg.package.linear_map import LinearMap
 from mdcg.problem import Irreps
 
@@ -22,8 +21,8 @@ from .cells import CELLS
 from .cuda_cases import both
 from .cuda_device import Device
 from .cuda_list_cases import with_copies
-from .programs import R_MAX, Array, Program
-from .test_ewald import BOXES, NUMBERS, OtherRank, close, package, system
+from .programs import R_MAX, Program
+from .test_ewald import BOXES, NUMBERS, OtherRank, close, of_types, package, system
 from .test_ghosts import evaluate_together, parts
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
@@ -58,7 +57,8 @@ def test_many_and_few_tiles(tmp_path: Path) -> None:
     cpu, cuda = both(package(numbers="fine"), tmp_path / "p.mdcg")
     for lengths in ((11.0, 12.0, 33.0), (2.1, 2.0, 2.2), (1.1, 1.0, 1.15)):  # at last no waves
         s = system(np.diag(lengths), nodes=150)
-        compare(cuda.evaluate(**s, **WANTED), cpu.evaluate(**s, **WANTED), LIMIT["float64"])
+        # the processor may take the mesh
+        compare(cuda.evaluate(**s, **WANTED), cpu.evaluate(**s, **WANTED), 1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -111,13 +111,6 @@ def test_hardly_any_nodes(tmp_path: Path, box: str, nodes: int) -> None:
     s["positions"], s["types"] = s["positions"][:nodes], s["types"][:nodes]
     for _ in range(2):
         compare(cuda.evaluate(**s, virial=True), cpu.evaluate(**s, virial=True), LIMIT["float64"])
-
-
-def of_types(charges: Array) -> Package:
-    """Return a package whose charges depend on the types alone."""
-    p = Program(3, "float64")
-    p.ewald(p.table("1x0e", charges.reshape(3, 1)), *NUMBERS["usual"], True, "long_range")
-    return p.package()
 
 
 def test_charges_that_do_not_depend_on_positions(tmp_path: Path) -> None:

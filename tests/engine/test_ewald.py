@@ -46,6 +46,13 @@ def package(dtype: str = "float64", numbers: str = "usual", own: str = "removed"
     return p.package()
 
 
+def of_types(charges: Array, dtype: str = "float64") -> Any:
+    """Return a package whose charges depend on the types alone."""
+    p = Program(3, dtype)
+    p.ewald(p.table("1x0e", charges.reshape(3, 1)), *NUMBERS["usual"], True, "long_range")
+    return p.package()
+
+
 def system(box: Array | None, nodes: int = 13, seed: int = 0) -> dict[str, Any]:
     """Return a system for the engine. Atoms may be outside the cell."""
     rng = np.random.default_rng(seed)

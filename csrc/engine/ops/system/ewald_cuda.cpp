@@ -7,6 +7,7 @@
 #include "engine/cuda/cuda_op.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/ops/system/ewald.hpp"
+#include "engine/ops/system/particle_mesh_cuda.hpp"
 #include "kernels/ewald.hpp"
 
 namespace mdcg {
@@ -26,6 +27,7 @@ public:
         fields_ = kernels.fixed(TEXT, "wave_fields");
         add_fields_ = kernels.fixed(TEXT, "add_fields");
         open_charges_ = kernels.fixed(TEXT, "open_charges");
+        mesh_.prepare(kernels);
         multiprocessors_ = kernels.multiprocessors();
         memory_ = std::make_unique<DeviceMemory>(kernels.device());
         shared_sums_ = std::make_unique<PinnedMemory>(kernels.device());
@@ -69,7 +71,26 @@ private:
             columns_.upload(waves_.columns(), stream);
             weights_.upload(waves_.weights(), stream);
         }
+        if (uses_mesh()) mesh_.update(waves_, stream);
         lay_out(a);
+        if (uses_mesh())
+            mesh_.find_sums(a, stream);
+        else
+            find_sums(a, stream);
+        share_sums(worker, a);
+        // also without columns: it checks the total of the charges
+        const std::int64_t blocks = ceil_div(a.num_columns, FACTOR_COLUMNS);
+        factors_.launch(stream, std::max<std::int64_t>(blocks, 1), 32 * FACTOR_COLUMNS, a);
+        if (uses_mesh())
+            mesh_.find_fields(a, stream);
+        else
+            fields_.launch(stream, a.padded / WAVE_ATOMS * a.num_parts, WAVE_THREADS, a);
+        add_fields_.cover(stream, a.num_atoms, THREADS, a);
+    }
+
+    bool uses_mesh() const { return ParticleMesh::is_faster(waves_, MESH_PAIRS_CUDA); }
+
+    void find_sums(EwaldArguments<T>& a, const DeviceStream& stream) const {
         clear_on_device(a.sums, 8 * size(a.num_sums + 1), stream);
         powers_.cover(stream, 3 * std::int64_t(a.padded), 2 * THREADS, a);
         const std::int64_t tiles = ceil_div(a.num_columns, SUM_COLUMNS) * a.sum_tiles;
@@ -80,12 +101,6 @@ private:
             std::max(8 * multiprocessors_ / std::max<std::int64_t>(tiles, 1), atom_tiles / 32), 1,
             std::max<std::int64_t>(atom_tiles, 1));
         sums_.launch(stream, tiles * a.num_splits, WAVE_THREADS, a);
-        share_sums(worker, a);
-        // also without columns: it checks the total of the charges
-        const std::int64_t blocks = ceil_div(a.num_columns, FACTOR_COLUMNS);
-        factors_.launch(stream, std::max<std::int64_t>(blocks, 1), 32 * FACTOR_COLUMNS, a);
-        fields_.launch(stream, atom_tiles * a.num_parts, WAVE_THREADS, a);
-        add_fields_.cover(stream, a.num_atoms, THREADS, a);
     }
 
     void lay_out(EwaldArguments<T>& a) const {
@@ -100,14 +115,19 @@ private:
         a.sum_tiles = a.bounds[2] / SUM_WAVES + 1;
         // a constant, because the order of these sums must not depend on the device
         constexpr std::int64_t FIELD_BLOCKS = 2048;
-        a.num_parts = std::clamp<std::int64_t>(
-            FIELD_BLOCKS / std::max<std::int64_t>(tiles, 1), 1,
-            std::max<std::int64_t>(ceil_div(a.num_columns, FIELD_COLUMNS), 1));
+        const std::int64_t column_tiles = ceil_div(a.num_columns, FIELD_COLUMNS);
+        a.num_parts = std::clamp<std::int64_t>(FIELD_BLOCKS / std::max<std::int64_t>(tiles, 1), 1,
+                                               std::max<std::int64_t>(column_tiles, 1));
+        if (uses_mesh()) a.num_parts = 1;
         const auto place = [&](char* start) {
             Layout parts(start, DEVICE_ALIGNMENT);
-            parts.take(a.charges, padded);
-            for (std::size_t d = 0; d < 3; ++d)
-                parts.take(a.powers[d], 2 * (a.bounds[d] + 1) * padded);
+            if (uses_mesh()) {
+                mesh_.lay_out(parts);
+            } else {
+                parts.take(a.charges, padded);
+                for (std::size_t d = 0; d < 3; ++d)
+                    parts.take(a.powers[d], 2 * (a.bounds[d] + 1) * padded);
+            }
             parts.take(a.sums, a.num_sums + 1);
             parts.take(a.own_sums, a.num_sums);
             parts.take(a.factors, a.num_sums);
@@ -143,6 +163,7 @@ private:
     mutable Waves waves_;
     mutable DeviceArray<WaveColumn> columns_;
     mutable DeviceArray<double> weights_;
+    mutable CudaParticleMesh<T> mesh_;
     std::unique_ptr<DeviceMemory> memory_;
     std::unique_ptr<PinnedMemory> shared_sums_;
 };
