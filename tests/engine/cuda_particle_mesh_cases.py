@@ -5,6 +5,8 @@ pytest does not collect this file. test_cuda_cases.py runs it on an emulated or 
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from mdcg import _core
 from .capi import Exchange, Rank
 from .cells import CELLS
 from .cuda_cases import both
+from .cuda_device import Device
 from .cuda_ewald_cases import WANTED, compare, given
 from .test_ewald import NUMBERS, of_types, package, system
 from .test_ghosts import evaluate_together, parts
@@ -62,6 +65,25 @@ def test_ranks(tmp_path: Path) -> None:
     compare(got, {name: want[name] for name in names}, LIMIT["float64"])
     for rank in ranks:
         rank.close()
+
+
+def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of the sum is counted, and a cell whose sum does not fit is refused before."""
+    _, cuda = both(package(), tmp_path / "p.mdcg")
+    s, small = atoms("cube", 2.0, "CUDA"), system(CELLS["cubic"])
+    want = cuda.evaluate(**small)
+    free, total = Device().memory()
+    held = json.loads(cuda.report())["bytes"]
+    if os.environ.get("EMULATED_CUDA_DEVICES"):
+        monkeypatch.setenv("EMULATED_CUDA_MEMORY", str(total - free + 1_000_000))
+        for _ in range(2):
+            with pytest.raises(_core.EngineError, match=r"evaluation needs [\d.]+ MB of memory on"):
+                cuda.evaluate(**s)
+            assert np.array_equal(cuda.evaluate(**small)["forces"], want["forces"])
+        monkeypatch.delenv("EMULATED_CUDA_MEMORY")
+    cuda.evaluate(**s)
+    points = (4 * np.linalg.norm(s["cell"], axis=1) / 2.0 - 2).prod()
+    assert json.loads(cuda.report())["bytes"] - held > 12 * points
 
 
 def test_charges_that_are_too_large(tmp_path: Path) -> None:

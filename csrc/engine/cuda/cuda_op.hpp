@@ -81,6 +81,11 @@ public:
     // DeviceEdges::first_inner on) and for the others, in any order. Gradients of ghosts are
     // complete after the call for the others.
     virtual bool takes_halves() const { return false; }
+    // Called before each evaluation, without a row of it: reserves memory that is the operation's
+    // own, after worker.edges->before_growth.
+    virtual void reserve(const CudaWorker<T>&) {}
+    // Device memory of the operation's own that depends on the system.
+    virtual std::size_t bytes() const { return 0; }
     // Scratch memory that forward or backward will ask for, for this list.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

@@ -81,7 +81,9 @@ void CudaExecutor<T>::prepare() {
 
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
-    return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
+    std::size_t of_ops = 0;
+    for (const auto& op : ops_) of_ops += op->bytes();
+    return of_ops + graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
            results_.bytes() + energy_weights_.bytes() + own_forces_.bytes() + ghosts_.bytes() +
            (points_ ? points_->bytes() : 0) + (batch_ ? batch_->bytes() : 0);
 }
@@ -261,6 +263,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.virials = worker_.forces + 3 * graph_.num_local;
     worker_.cell = wanted.cell;
     worker_.periodic = wanted.periodic;
+    for (const auto& op : ops_) op->reserve(worker_);
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;

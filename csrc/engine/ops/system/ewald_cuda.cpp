@@ -32,6 +32,32 @@ public:
         memory_ = std::make_unique<DeviceMemory>(kernels.device());
         shared_sums_ = std::make_unique<PinnedMemory>(kernels.device());
     }
+    // Takes the waves of the cell.
+    void reserve(const CudaWorker<T>& worker) override {
+        if (!spec_.is_periodic(worker.cell, worker.periodic)) return;
+        const bool changed = waves_.update(worker.cell, spec_.charges);
+        if (uses_mesh()) mesh_.update(waves_);
+        EwaldArguments<T> a{};
+        a.num_atoms = worker.edges->num_local;
+        const std::size_t needed = lay_out(a, nullptr);
+        const std::size_t of_waves =
+            waves_.columns().size() * sizeof(WaveColumn) + waves_.weights().size() * sizeof(double);
+        const auto lacking = [](std::size_t wanted, std::size_t held) {
+            return wanted - std::min(wanted, held);
+        };
+        const std::size_t more = lacking(needed, memory_->bytes()) +
+                                 lacking(of_waves, columns_.bytes() + weights_.bytes()) +
+                                 lacking(uses_mesh() ? mesh_.needed_bytes() : 0, mesh_.bytes());
+        if (more > 0) memory_->grow(needed, worker.edges->before_growth(more));
+        if (changed) {
+            columns_.upload(waves_.columns(), *worker.stream);
+            weights_.upload(waves_.weights(), *worker.stream);
+        }
+        if (uses_mesh()) mesh_.upload(*worker.stream);
+    }
+    std::size_t bytes() const override {
+        return memory_ ? memory_->bytes() + columns_.bytes() + weights_.bytes() + mesh_.bytes() : 0;
+    }
     void forward(CudaWorker<T>& worker, Range) const override {
         if (!worker.with_gradient) run(worker);
     }
@@ -67,12 +93,7 @@ private:
 
     void sum_waves(CudaWorker<T>& worker, EwaldArguments<T>& a) const {
         const DeviceStream& stream = *worker.stream;
-        if (waves_.update(worker.cell, spec_.charges)) {
-            columns_.upload(waves_.columns(), stream);
-            weights_.upload(waves_.weights(), stream);
-        }
-        if (uses_mesh()) mesh_.update(waves_, stream);
-        lay_out(a);
+        lay_out(a, memory_->template as<char>());
         if (uses_mesh())
             mesh_.find_sums(a, stream);
         else
@@ -103,7 +124,9 @@ private:
         sums_.launch(stream, tiles * a.num_splits, WAVE_THREADS, a);
     }
 
-    void lay_out(EwaldArguments<T>& a) const {
+    // Fills in what depends on the waves, with arrays in `memory`. Returns the bytes that they
+    // take.
+    std::size_t lay_out(EwaldArguments<T>& a, char* memory) const {
         for (std::size_t i = 0; i < 9; ++i) a.inverse[i] = waves_.inverse()[i / 3][i % 3];
         for (std::size_t d = 0; d < 3; ++d) a.bounds[d] = waves_.bound(d);
         const std::int64_t tiles = ceil_div(a.num_atoms, WAVE_ATOMS), padded = tiles * WAVE_ATOMS;
@@ -119,24 +142,20 @@ private:
         a.num_parts = std::clamp<std::int64_t>(FIELD_BLOCKS / std::max<std::int64_t>(tiles, 1), 1,
                                                std::max<std::int64_t>(column_tiles, 1));
         if (uses_mesh()) a.num_parts = 1;
-        const auto place = [&](char* start) {
-            Layout parts(start, DEVICE_ALIGNMENT);
-            if (uses_mesh()) {
-                mesh_.lay_out(parts);
-            } else {
-                parts.take(a.charges, padded);
-                for (std::size_t d = 0; d < 3; ++d)
-                    parts.take(a.powers[d], 2 * (a.bounds[d] + 1) * padded);
-            }
-            parts.take(a.sums, a.num_sums + 1);
-            parts.take(a.own_sums, a.num_sums);
-            parts.take(a.factors, a.num_sums);
-            parts.take(a.fields, 4 * a.num_parts * padded);
-            parts.take(a.virial_sums, 6 * (ceil_div(a.num_columns, FACTOR_COLUMNS) + 1));
-            return parts.bytes();
-        };
-        memory_->grow(place(nullptr));
-        place(memory_->template as<char>());
+        Layout parts(memory, DEVICE_ALIGNMENT);
+        if (uses_mesh()) {
+            mesh_.lay_out(parts);
+        } else {
+            parts.take(a.charges, padded);
+            for (std::size_t d = 0; d < 3; ++d)
+                parts.take(a.powers[d], 2 * (a.bounds[d] + 1) * padded);
+        }
+        parts.take(a.sums, a.num_sums + 1);
+        parts.take(a.own_sums, a.num_sums);
+        parts.take(a.factors, a.num_sums);
+        parts.take(a.fields, 4 * a.num_parts * padded);
+        parts.take(a.virial_sums, 6 * (ceil_div(a.num_columns, FACTOR_COLUMNS) + 1));
+        return parts.bytes();
     }
 
     // Adds the sums of all processes on the host.
@@ -158,11 +177,11 @@ private:
     const EwaldSpec& spec_;
     CudaFunction powers_, sums_, factors_, fields_, add_fields_, open_charges_;
     int multiprocessors_ = 1;
-    // Waves are kept while the cell is the same. Steps are not captured here, so memory may grow in
-    // every step.
-    mutable Waves waves_;
-    mutable DeviceArray<WaveColumn> columns_;
-    mutable DeviceArray<double> weights_;
+    // Waves are kept while the cell is the same. Steps are not captured here, so memory may grow
+    // before every step.
+    Waves waves_;
+    DeviceArray<WaveColumn> columns_;
+    DeviceArray<double> weights_;
     mutable CudaParticleMesh<T> mesh_;
     std::unique_ptr<DeviceMemory> memory_;
     std::unique_ptr<PinnedMemory> shared_sums_;

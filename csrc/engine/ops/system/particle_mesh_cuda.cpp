@@ -16,8 +16,8 @@ void CudaParticleMesh<T>::prepare(CudaKernels& kernels) {
 }
 
 template <typename T>
-void CudaParticleMesh<T>::update(const Waves& waves, const DeviceStream& stream) {
-    if (!mesh_.update(waves)) return;
+void CudaParticleMesh<T>::upload(const DeviceStream& stream) {
+    if (uploaded_) return;
     const auto upload = [&](const std::vector<double>& table, DeviceArray<T>& to) {
         to.upload(std::vector<T>(table.begin(), table.end()), stream);
     };
@@ -27,6 +27,22 @@ void CudaParticleMesh<T>::update(const Waves& waves, const DeviceStream& stream)
         arguments_.points[d] = mesh_.points(d);
         arguments_.modes[d] = mesh_.modes(d);
     }
+    uploaded_ = true;
+}
+
+template <typename T>
+std::size_t CudaParticleMesh<T>::bytes() const {
+    std::size_t bytes = 0;
+    for (std::size_t d = 0; d < 3; ++d) bytes += of_charges_[d].bytes() + of_factors_[d].bytes();
+    return bytes;
+}
+
+template <typename T>
+std::size_t CudaParticleMesh<T>::needed_bytes() const {
+    std::size_t items = 0;
+    for (std::size_t d = 0; d < 3; ++d)
+        items += mesh_.of_charges(d).size() + mesh_.of_factors(d).size();
+    return items * sizeof(T);
 }
 
 // Transforms read one of two pieces of memory and write the other. The first one holds the charges,

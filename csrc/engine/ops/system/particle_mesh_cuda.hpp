@@ -14,9 +14,14 @@ public:
     CudaParticleMesh() : mesh_(WINDOW_POINTS<T>, 0) {}
 
     void prepare(CudaKernels& kernels);
-    // Takes the waves of the next sums, and uploads tables if a bound has changed.
-    void update(const Waves& waves, const DeviceStream& stream);
-    // Takes device memory for the mesh. Must be called after each update.
+    // Takes the waves of the next sums.
+    void update(const Waves& waves) { uploaded_ = !mesh_.update(waves) && uploaded_; }
+    // Uploads tables of sizes that have changed.
+    void upload(const DeviceStream& stream);
+    // Bytes of the tables on the device, and those that they need.
+    std::size_t bytes() const;
+    std::size_t needed_bytes() const;
+    // Takes device memory for the mesh.
     void lay_out(Layout& parts);
 
     // Finds the sums of charges, also that of their absolute values.
@@ -29,6 +34,7 @@ private:
                    std::int64_t rows, int depth, int columns, T* to) const;
 
     ParticleMesh mesh_;
+    bool uploaded_ = false;
     CudaFunction spread_, transform_charges_, transform_, sums_, factors_, gather_;
     DeviceArray<T> of_charges_[3], of_factors_[3];
     MeshArguments<T> arguments_{};
