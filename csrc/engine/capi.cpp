@@ -143,6 +143,7 @@ mdcg::EvaluatorOptions options_of(const mdcg_options* options) {
     if (given.memory != nullptr) chosen.memory = given.memory;
     need_count(given.memory_models, "mdcg_options.memory_models");
     chosen.memory_models = std::max(given.memory_models, 1);
+    chosen.fixed_waves = given.fixed_waves != 0;
     return chosen;
 }
 

@@ -29,6 +29,7 @@ public:
     T* edge_gradient = nullptr;              // [n_edges][3] dE/dvec; on devices, in parts
     bool with_gradient = false;              // whether a backward pass follows
     Communicator* communicator = nullptr;    // the host's, or null
+    const double* waves_cell = nullptr;  // [3][3] whose waves are summed; null: those of the cell
 
     // The row of a node.
     T* value(const Operand& operand, std::int64_t node = 0) const {

@@ -101,6 +101,14 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
     else
         model_ = open_cuda_model(std::move(network), std::move(info), device, choice_);
     set_threads(options.threads);
+    if (options.fixed_waves) {
+        if (!model_->reads_system())
+            throw EngineError(ErrorKind::unsupported, "fixed_waves is set, and the network of " +
+                                                          package().path() +
+                                                          " has no long-range sum: leave it out");
+        fixed_waves_ = true;
+        model_->fix_waves();
+    }
     if (options.memory.empty()) return;
     if (model_->reads_system())
         throw EngineError(ErrorKind::unsupported,
@@ -306,6 +314,10 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
     check(results);
     in_domains_ = false;
     check_batch(batch, info().num_types());
+    if (fixed_waves_)
+        throw EngineError(ErrorKind::unsupported,
+                          "fixed_waves is set, and a batch has cells of its own: evaluate the "
+                          "systems one by one, or leave fixed_waves out");
     if (batch.on_device && results.descriptors != nullptr)
         throw EngineError(ErrorKind::unsupported,
                           "descriptors of a batch in the memory of a device are not implemented: "

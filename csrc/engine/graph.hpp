@@ -45,6 +45,8 @@ struct System {
     // For operations on the system, beside its edges.
     const double* cell = nullptr;    // [3][3] Å, rows are vectors; null: an open system
     const bool* periodic = nullptr;  // [3], if there is a cell
+    // [3][3] whose waves long-range sums go over; null: those of `cell`. Set by Model.
+    const double* waves_cell = nullptr;
 
     // The shift [3] of an edge; null: none.
     const double* shift(std::int64_t edge) const {
@@ -64,6 +66,7 @@ struct CellSystem {
     double skin = 0;                         // Å
     const double* energy_weights = nullptr;  // [num_local()]; see System
     std::int64_t num_outer = 0;
+    const double* waves_cell = nullptr;  // see System
 
     std::int64_t num_local() const { return num_nodes - num_outer; }
 };

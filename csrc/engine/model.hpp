@@ -41,6 +41,8 @@ public:
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
     // Bytes that evaluations may take; 0: all that there are. On CPUs nothing holds them to it.
     void set_memory(std::size_t bytes) { memory_ = bytes; }
+    // Long-range sums of later cells go over the waves of the first one.
+    void fix_waves() { fixed_waves_ = true; }
     // Bytes of the device, or of the host.
     virtual std::size_t total_memory() const = 0;
     // About the bytes that forces of such a system take.
@@ -55,7 +57,7 @@ public:
     void evaluate(System system, Communicator* communicator, const Results& results);
     // Evaluates a system whose edges the model finds itself. Returns false, without evaluating, if
     // the model cannot find edges. Also throws GeometryError.
-    bool evaluate_cell(const CellSystem& system, const Results& results);
+    bool evaluate_cell(CellSystem system, const Results& results);
     // The same for many systems; results have an energy and a virial for each system.
     bool evaluate_batch(const Batch& batch, const Results& results);
     // The list that the model holds; zeros if it holds none, as after a failure, a batch, or an
@@ -124,8 +126,15 @@ protected:
 private:
     // Throws EngineError for what long-range sums do not support.
     void check_system(const Results& results, const double* energy_weights, bool lacks_cell) const;
+    // Calls `evaluate` with the cell whose waves are kept, or null, and returns its result. Keeps
+    // the first cell if that is true. Throws EngineError if the cell differs much from the one
+    // kept.
+    template <typename Evaluate>
+    bool with_waves(const double* cell, const bool* periodic, const Evaluate& evaluate);
 
     ListNumbers list_;
+    bool fixed_waves_ = false;
+    std::vector<double> waves_cell_;  // [3][3] of the first periodic system; empty: none yet
 };
 
 }  // namespace mdcg

@@ -97,6 +97,7 @@ class Options:
     #: Empty, or functional, damping and cutoff by the engine's names.
     dispersion: Mapping[str, Any] = field(default_factory=dict)
     memory: str | None = None
+    fixed_waves: bool = False
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,24 @@ def test_steps(tmp_path: Path) -> None:
     assert json.loads(cuda.report())["replays"] > 5
 
 
+def test_fixed_waves(tmp_path: Path) -> None:
+    """The waves of the first cell are kept while the cell changes, also after an error."""
+    both(package(), tmp_path / "p.mdcg")
+    cpu, cuda = (
+        _core.Model(str(tmp_path / "p.mdcg"), fixed_waves=True, **options)
+        for options in ({"kernels": "generic"}, {"device": "cuda"})
+    )
+    s = system(BOXES["edges of ten spacings"])
+    for scale in (0.999, 1.001, 1.001, 1.05, 1.4, 1.001):
+        now = {**s, "positions": s["positions"] * scale, "cell": s["cell"] * scale}
+        if scale == 1.4:
+            with pytest.raises(_core.EngineError, match="this cell is strained by"):
+                cuda.evaluate(**now)
+            continue
+        want = cpu.evaluate(**now, virial=True)
+        compare(cuda.evaluate(**now, virial=True), want, LIMIT["float64"])
+
+
 def test_images(tmp_path: Path) -> None:
     """Atoms far from the cell, in single precision, too."""
     for dtype, limit in (("float64", 1e-10), ("float32", 3e-5)):

@@ -156,6 +156,71 @@ def test_differences_of_energies(tmp_path: Path) -> None:
         assert found == pytest.approx(-(got["virial"] * strain).sum(), abs=1e-7)
 
 
+def test_fixed_waves(tmp_path: Path) -> None:
+    """The integers of the first cell are kept, and the energy is smooth where waves enter."""
+    path = tmp_path / "p.mdcg"
+    charges = np.array([0.4, -0.8, 0.1])
+    s = system(0.999 * BOXES["edges of ten spacings"])
+    kept = open_model(of_types(charges), path, fixed_waves=True)
+    free = open_model(of_types(charges), path)
+
+    def at(model: Any, scale: float, **wanted: Any) -> Any:
+        now = {name: scale * s[name] for name in ("positions", "cell")}
+        return model.evaluate(**{**s, **now}, **wanted)
+
+    def jump(model: Any) -> float:
+        """Return what the energy of an atom lacks to be a parabola near a cube of ten spacings."""
+        e = [at(model, (1 + k * 1e-5) / 0.999, forces=False)["energy"] for k in (-3, -1, 1, 3)]
+        return float(abs(e[3] - 3 * e[2] + 3 * e[1] - e[0]) / len(s["types"]))
+
+    assert np.array_equal(at(kept, 1.0)["forces"], at(free, 1.0)["forces"])
+    assert jump(free) > 1e-6
+    assert jump(kept) < 1e-9
+    scale = 1.002 / 0.999
+    got = at(kept, scale, virial=True)
+    q, r, cell, first = (
+        torch.tensor(x)
+        for x in (charges[s["types"]], scale * s["positions"], scale * s["cell"], s["cell"])
+    )
+    r.requires_grad_()
+    want = ewald(q, r, cell, *NUMBERS["usual"], True, first)
+    (slope,) = torch.autograd.grad(want.sum(), r)
+    close(got["energies"], want.detach().numpy(), 1e-11, "energies")
+    close(got["forces"], -slope.numpy(), 1e-11, "forces")
+    e = [at(kept, scale * (1 + k * 1e-4), forces=False)["energy"] for k in (-2, -1, 1, 2)]
+    pressure = (8 * (e[2] - e[1]) - (e[3] - e[0])) / 12e-4
+    assert pressure == pytest.approx(-np.trace(got["virial"].reshape(3, 3)), rel=1e-8)
+
+
+def test_refusals_of_fixed_waves(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    model = open_model(package(), path, fixed_waves=True)
+    s = system(CELLS["triclinic"])
+    with pytest.raises(_core.EngineError, match="cell vectors"):
+        model.evaluate(**{**s, "cell": np.ones((3, 3))})  # no first cell, because it failed
+    turned = np.array([[0.6, 0.8, 0.0], [-0.8, 0.6, 0.0], [0.0, 0.0, 1.0]])
+    want = model.evaluate(**s)["energy"]
+    got = model.evaluate(s["positions"] @ turned, s["types"], cell=s["cell"] @ turned,
+                         periodic=(True, True, True))  # fmt: skip
+    assert got["energy"] == pytest.approx(want, rel=1e-12)
+    message = r"this cell is strained by 2[89]\.\d % from it, expected at most 25 % and the same"
+    with pytest.raises(_core.EngineError, match=message):
+        model.evaluate(**{**s, "cell": s["cell"] * 1.155})
+    open_system = {"positions": s["positions"], "types": s["types"]}
+    assert np.isfinite(model.evaluate(**open_system)["energy"])
+    with pytest.raises(_core.EngineError, match="fixed_waves is set, and a batch has cells of its"):
+        model.evaluate_batch(
+            first_node=np.array([0, len(s["types"])]), positions=s["positions"], types=s["types"],
+            cells=s["cell"][None], periodic=np.ones((1, 3), bool),
+        )  # fmt: skip
+    p = Program(3, "float64")
+    p.readout(p.features(7))
+    with pytest.raises(
+        _core.EngineError, match=r"fixed_waves is set, and the network of .* has no"
+    ):
+        open_model(p.package(), path, fixed_waves=True)
+
+
 def test_lists_of_neighbours(tmp_path: Path) -> None:
     """A list that is given brings its cell; edges with shifts alone do not."""
     model = open_model(package(), tmp_path / "p.mdcg")

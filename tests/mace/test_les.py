@@ -106,6 +106,23 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
         MDCGCalculator(tmp_path / "p.mdcg", memory="50 %")
 
 
+def test_fixed_waves(build: Any, tmp_path: Path) -> None:
+    """The calculator keeps the waves of its first cell; a torch model has no such option."""
+    model = model_of(build)
+    convert_model(model).save(tmp_path / "p.mdcg")
+    calc = MDCGCalculator(tmp_path / "p.mdcg", fixed_waves=True)
+    atoms = water(2, seed=4)
+    usual = MDCGCalculator(tmp_path / "p.mdcg")
+    assert calc.get_potential_energy(atoms) == usual.get_potential_energy(atoms)
+    atoms.set_cell(1.1 * atoms.cell.array, scale_atoms=True)
+    assert abs(calc.get_potential_energy(atoms) - usual.get_potential_energy(atoms)) > 1e-7
+    atoms.set_cell(1.3 * atoms.cell.array, scale_atoms=True)
+    with pytest.raises(InputError, match=r"this cell is strained by .* open the model once more"):
+        calc.get_potential_energy(atoms)
+    with pytest.raises(ValueError, match="fixed_waves and dispersion are for packages"):
+        MDCGCalculator(model, fixed_waves=True)
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

@@ -263,6 +263,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.virials = worker_.forces + 3 * graph_.num_local;
     worker_.cell = wanted.cell;
     worker_.periodic = wanted.periodic;
+    worker_.waves_cell = wanted.waves_cell;
     for (const auto& op : ops_) op->reserve(worker_);
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {

@@ -65,7 +65,7 @@ public:
     struct Wanted {
         bool gradient = false, forces = false, virial = false, virials = false;
         double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
-        const double *energy_weights = nullptr, *cell = nullptr;  // see System
+        const double *energy_weights = nullptr, *cell = nullptr, *waves_cell = nullptr;  // System
         const bool* periodic = nullptr;
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);

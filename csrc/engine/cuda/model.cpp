@@ -382,6 +382,7 @@ private:
         wanted.energy_weights = system.energy_weights;
         wanted.cell = system.cell;
         wanted.periodic = system.periodic;
+        wanted.waves_cell = system.waves_cell;
         executor_->run(graph_, communicator, wanted);
         layers_ms_ = clock.lap();
         store(results, threads);

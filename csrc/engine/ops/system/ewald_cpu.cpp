@@ -137,7 +137,7 @@ private:
     }
 
     void periodic(Worker<T>& worker, Range nodes) const {
-        waves_.update(worker.cell, spec_.charges);
+        waves_.update(worker.cell, spec_.charges, worker.waves_cell);
         tiles_.resize(size(std::max(worker.threads, 1)));
         sums_of_thread_.resize(tiles_.size());
         sums_.assign(size(4 * waves_.num_pairs()), 0);

@@ -35,7 +35,7 @@ public:
     // Takes the waves of the cell.
     void reserve(const CudaWorker<T>& worker) override {
         if (!spec_.is_periodic(worker.cell, worker.periodic)) return;
-        const bool changed = waves_.update(worker.cell, spec_.charges);
+        const bool changed = waves_.update(worker.cell, spec_.charges, worker.waves_cell);
         if (uses_mesh()) mesh_.update(waves_);
         EwaldArguments<T> a{};
         a.num_atoms = worker.edges->num_local;
