@@ -335,9 +335,8 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
     if (batch.on_device)
         throw EngineError(ErrorKind::unsupported,
                           "positions of the batch are in the memory of a device, where models on "
-                          "the cpu, dispersion and long-range sums do not read them: give those of "
-                          "the host");
-    if (model_->makes_edges() || model_->reads_system()) return evaluate_each(batch, results);
+                          "the cpu and dispersion do not read them: give those of the host");
+    if (model_->makes_edges()) return evaluate_each(batch, results);
     guarded([&] { share_groups(batch, results); });
     prepared_ = true;
 }
@@ -356,10 +355,20 @@ void Evaluator::evaluate_each(const Batch& batch, const Results& results) {
 // Each thread evaluates small groups of systems with a model of its own, because threads that share
 // a group wait for each other in every layer. Groups do not depend on the number of threads.
 void Evaluator::share_groups(const Batch& batch, const Results& results) {
-    const std::vector<std::int64_t> cuts = JoinedSystems::cut(batch);
+    const bool joins = !model_->reads_system();  // a long-range sum has one cell
+    const std::vector<std::int64_t> cuts = JoinedSystems::cut(batch, joins);
     const int width = model_->descriptor_width();
     const auto evaluate = [&](std::size_t group, Model& model, JoinedSystems& joined, int threads) {
         joined.join(batch, cuts[group], cuts[group + 1], threads);
+        if (!joins) {
+            const std::int64_t s = cuts[group];
+            return in_system(batch, s, [&] {
+                System system = joined.system();
+                system.cell = batch.cell(s);
+                system.periodic = batch.periodic + 3 * s;
+                model.evaluate(system, nullptr, results_of(results, batch, s, width));
+            });
+        }
         model.evaluate(joined.system(), nullptr, joined.wanted(results, width));
         joined.store(results);
     };

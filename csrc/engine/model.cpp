@@ -223,6 +223,7 @@ bool Model::with_waves(const double* cell, const bool* periodic, const Evaluate&
 }
 
 bool Model::evaluate_batch(const Batch& batch, const Results& results) {
+    check_system(results, nullptr, false);
     const ListNumbers held = std::exchange(list_, {});
     const bool found = do_evaluate_batch(batch, results);
     if (!found) list_ = held;

@@ -214,10 +214,9 @@ def test_copies_and_a_cell(tmp_path: Path) -> None:
     rank.close()
 
 
-def test_batches(tmp_path: Path) -> None:
-    cpu, cuda = both(package(), tmp_path / "p.mdcg")
-    systems = [system(BOXES[box], seed=i) for i, box in enumerate(("triclinic", "open", "small"))]
-    batch: dict[str, Any] = {
+def joined(systems: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the arguments of a batch."""
+    return {
         "first_node": np.cumsum([0, *(len(s["types"]) for s in systems)]),
         "positions": np.concatenate([s["positions"] for s in systems]),
         "types": np.concatenate([s["types"] for s in systems]),
@@ -225,15 +224,51 @@ def test_batches(tmp_path: Path) -> None:
         "periodic": np.stack([np.full(3, "cell" in s) for s in systems]),
         "virial": True,
     }
+
+
+def test_batches(tmp_path: Path) -> None:
+    """Systems of a batch share a pass; each has the bits that it has alone."""
+    cpu, cuda = both(package(), tmp_path / "p.mdcg")
+    boxes = ("triclinic", "open", "small", "cubic")
+    systems = [system(BOXES[box], seed=i) for i, box in enumerate(boxes)]
+    none = {"positions": np.zeros((0, 3)), "types": np.zeros(0, np.int32), "cell": np.eye(3)}
+    systems.insert(2, none)
+    batch = joined(systems)
+    built = json.loads(cuda.report()).get("neighbor_lists_built", 0)
     found = cuda.evaluate_batch(**batch)
+    assert json.loads(cuda.report())["neighbor_lists_built"] - built == 1
     compare(found, cpu.evaluate_batch(**batch), LIMIT["float64"])
     for _ in range(2):
         again = cuda.evaluate_batch(**batch)
         assert all(np.array_equal(again[name], value) for name, value in found.items())
+    for number, s in enumerate(systems):
+        alone = cuda.evaluate_batch(**joined([s]))
+        nodes = slice(*batch["first_node"][number : number + 2])
+        assert np.array_equal(alone["forces"], found["forces"][nodes])
+        assert alone["energy"][0] == found["energy"][number]
+        assert np.array_equal(alone["virial"][0], found["virial"][number])
+    moved = cuda.evaluate_batch(**joined(systems[::-1]))
+    assert np.array_equal(moved["energy"], found["energy"][::-1])
+    slab = joined(systems)
+    slab["periodic"][0, 2] = False
+    with pytest.raises(_core.EngineError, match="periodic along 2 directions, expected 0 or 3"):
+        cuda.evaluate_batch(**slab)
+    with pytest.raises(_core.EngineError, match="no virials of single atoms"):
+        cuda.evaluate_batch(**batch, virials=True)
+
+
+def test_batches_on_the_device(tmp_path: Path) -> None:
+    _, cuda = both(package(), tmp_path / "p.mdcg")
+    batch = joined([system(BOXES[box]) for box in ("triclinic", "open", "small")])
+    want = cuda.evaluate_batch(**batch)
     device = Device()
-    there = {"positions": device.upload(batch.pop("positions"))}
-    with pytest.raises(_core.EngineError, match="dispersion and long-range sums do not read them"):
-        cuda.evaluate_batch(**batch, addresses=there)
+    arrays = {"positions": batch.pop("positions")}
+    arrays |= {name: np.zeros_like(value) for name, value in want.items()}
+    there = {name: device.upload(array) for name, array in arrays.items()}
+    del batch["virial"]
+    assert cuda.evaluate_batch(**batch, addresses=there) == {}
+    for name, value in want.items():
+        np.testing.assert_array_equal(device.download(there[name], value), value)
     device.release()
 
 

@@ -18,7 +18,7 @@ from .capi import Exchange, Rank
 from .cells import CELLS
 from .cuda_cases import both
 from .cuda_device import Device
-from .cuda_ewald_cases import WANTED, compare, given
+from .cuda_ewald_cases import WANTED, compare, given, joined
 from .test_ewald import NUMBERS, of_types, package, system
 from .test_ghosts import evaluate_together, parts
 from .test_particle_mesh import BOXES, atoms
@@ -48,6 +48,17 @@ def test_steps(tmp_path: Path) -> None:
         if scale < 1.0:
             now = system(CELLS["triclinic"])
         compare(cuda.evaluate(**now, virial=True), cpu.evaluate(**now, virial=True), 1e-10)
+
+
+def test_batches(tmp_path: Path) -> None:
+    """Meshes of two sizes, and a direct sum, share their memory one after the other."""
+    cpu, cuda = both(package(), tmp_path / "p.mdcg")
+    systems = [atoms("cube", 2.0, "CUDA"), system(CELLS["cubic"]), atoms("long", 2.0, "CUDA")]
+    batch = joined(systems)
+    found = cuda.evaluate_batch(**batch)
+    compare(found, cpu.evaluate_batch(**batch), LIMIT["float64"])
+    again = cuda.evaluate_batch(**batch)
+    assert all(np.array_equal(again[name], value) for name, value in found.items())
 
 
 def test_ranks(tmp_path: Path) -> None:

@@ -279,21 +279,34 @@ def test_open_systems_of_several_ranks(tmp_path: Path) -> None:
     rank.close()
 
 
-def test_batches(tmp_path: Path) -> None:
-    model = open_model(package(), tmp_path / "p.mdcg")
-    systems = [system(BOXES[box], seed=i) for i, box in enumerate(("triclinic", "cubic", "small"))]
-    got = model.evaluate_batch(
-        first_node=np.cumsum([0, *(len(s["types"]) for s in systems)]),
-        positions=np.concatenate([s["positions"] for s in systems]),
-        types=np.concatenate([s["types"] for s in systems]),
-        cells=np.stack([s["cell"] for s in systems]),
-        periodic=np.ones((3, 3), bool),
-        virial=True,
-    )
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches(tmp_path: Path, threads: int) -> None:
+    """Threads share the systems of a batch; each system has the bits that it has alone."""
+    open_model(package(), tmp_path / "p.mdcg")
+    model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic", threads=threads)
+    boxes = ("triclinic", "cubic", "open", "small", "left-handed", "large")
+    systems = [
+        system({**BOXES, "large": 34.0 * np.eye(3)}[box], 600 if box == "large" else 13, seed=i)
+        for i, box in enumerate(boxes)
+    ]
+    batch = {
+        "first_node": np.cumsum([0, *(len(s["types"]) for s in systems)]),
+        "positions": np.concatenate([s["positions"] for s in systems]),
+        "types": np.concatenate([s["types"] for s in systems]),
+        "cells": np.stack([s.get("cell", np.eye(3)) for s in systems]),
+        "periodic": np.stack([np.full(3, "cell" in s) for s in systems]),
+    }
     want = [model.evaluate(**s, virial=True) for s in systems]
-    assert np.array_equal(got["forces"], np.concatenate([each["forces"] for each in want]))
-    assert np.array_equal(got["energy"], [each["energy"] for each in want])
-    assert np.array_equal(got["virial"], [each["virial"] for each in want])
+    for _ in range(2):
+        got = model.evaluate_batch(**batch, virial=True)
+        assert np.array_equal(got["forces"], np.concatenate([each["forces"] for each in want]))
+        assert np.array_equal(got["energy"], [each["energy"] for each in want])
+        assert np.array_equal(got["virial"], [each["virial"] for each in want])
+    batch["periodic"][0, 2] = False
+    with pytest.raises(_core.EngineError, match="periodic along 2 directions, expected 0 or 3"):
+        model.evaluate_batch(**batch)
+    with pytest.raises(_core.EngineError, match="no virials of single atoms"):
+        model.evaluate_batch(**batch, virials=True)
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -264,6 +264,7 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.cell = wanted.cell;
     worker_.periodic = wanted.periodic;
     worker_.waves_cell = wanted.waves_cell;
+    worker_.batch = wanted.batch;
     for (const auto& op : ops_) op->reserve(worker_);
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {

@@ -67,6 +67,7 @@ public:
         double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
         const double *energy_weights = nullptr, *cell = nullptr, *waves_cell = nullptr;  // System
         const bool* periodic = nullptr;
+        const BatchPart* batch = nullptr;  // see CudaWorker
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 

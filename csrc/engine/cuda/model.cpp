@@ -98,7 +98,7 @@ public:
     }
 
     bool do_evaluate_batch(const Batch& batch, const Results& results) override {
-        if (program_.reads_points || program_.reads_system) return false;
+        if (program_.reads_points) return false;
         const auto nodes = [&](std::int64_t first, std::int64_t end) {
             return batch.first_node[end] - batch.first_node[first];
         };
@@ -301,6 +301,7 @@ private:
         wanted.virial = results.virial != nullptr || results.virials != nullptr;
         wanted.gradient = wanted.virial || results.forces != nullptr;
         wanted.descriptors = results.descriptors;
+        wanted.batch = &part;
         executor_->run(graph_, nullptr, wanted);
         layers_ms_ = clock.lap();
         executor_->store(part, results);

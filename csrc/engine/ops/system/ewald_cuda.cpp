@@ -1,9 +1,11 @@
 // Long-range energies on devices.
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "core/integers.hpp"
 #include "engine/communicator.hpp"
+#include "engine/cuda/batch.hpp"
 #include "engine/cuda/cuda_op.hpp"
 #include "engine/edges/layout.hpp"
 #include "engine/ops/system/ewald.hpp"
@@ -32,28 +34,47 @@ public:
         memory_ = std::make_unique<DeviceMemory>(kernels.device());
         shared_sums_ = std::make_unique<PinnedMemory>(kernels.device());
     }
-    // Takes the waves of the cell.
+    // Takes the waves of all systems. These share the memory of their sums, one after the other.
     void reserve(const CudaWorker<T>& worker) override {
-        if (!spec_.is_periodic(worker.cell, worker.periodic)) return;
-        const bool changed = waves_.update(worker.cell, spec_.charges, worker.waves_cell);
-        if (uses_mesh()) mesh_.update(waves_);
-        EwaldArguments<T> a{};
-        a.num_atoms = worker.edges->num_local;
-        const std::size_t needed = lay_out(a, nullptr);
-        const std::size_t of_waves =
-            waves_.columns().size() * sizeof(WaveColumn) + waves_.weights().size() * sizeof(double);
+        bool changed = find_systems(worker);
+        std::size_t needed = 0, tables = 0;
+        std::int64_t columns = 0, weights = 0;
+        for (System& system : systems_) {
+            if (!system.periodic) continue;
+            changed |= system.waves.update(system.cell, spec_.charges, worker.waves_cell) ||
+                       system.first_column != columns || system.first_weight != weights;
+            system.first_column = columns;
+            system.first_weight = weights;
+            columns += static_cast<std::int64_t>(system.waves.columns().size());
+            weights += static_cast<std::int64_t>(system.waves.weights().size());
+            system.uses_mesh = ParticleMesh::is_faster(system.waves, MESH_PAIRS_CUDA);
+            if (system.uses_mesh) {
+                mesh_.update(system.waves);
+                tables = std::max(tables, mesh_.needed_bytes());
+            }
+            EwaldArguments<T> a{};
+            a.num_atoms = system.count;
+            needed = std::max(needed, lay_out(system, a, nullptr));
+        }
         const auto lacking = [](std::size_t wanted, std::size_t held) {
             return wanted - std::min(wanted, held);
         };
         const std::size_t more = lacking(needed, memory_->bytes()) +
-                                 lacking(of_waves, columns_.bytes() + weights_.bytes()) +
-                                 lacking(uses_mesh() ? mesh_.needed_bytes() : 0, mesh_.bytes());
+                                 lacking(size(columns) * sizeof(WaveColumn), columns_.bytes()) +
+                                 lacking(size(weights) * sizeof(double), weights_.bytes()) +
+                                 lacking(tables, mesh_.bytes());
         if (more > 0) memory_->grow(needed, worker.edges->before_growth(more));
-        if (changed) {
-            columns_.upload(waves_.columns(), *worker.stream);
-            weights_.upload(waves_.weights(), *worker.stream);
+        if (!changed) return;
+        std::vector<WaveColumn> all_columns;
+        std::vector<double> all_weights;
+        for (const System& system : systems_) {
+            if (!system.periodic) continue;
+            const Waves& waves = system.waves;
+            all_columns.insert(all_columns.end(), waves.columns().begin(), waves.columns().end());
+            all_weights.insert(all_weights.end(), waves.weights().begin(), waves.weights().end());
         }
-        if (uses_mesh()) mesh_.upload(*worker.stream);
+        columns_.upload(all_columns, *worker.stream);
+        weights_.upload(all_weights, *worker.stream);
     }
     std::size_t bytes() const override {
         return memory_ ? memory_->bytes() + columns_.bytes() + weights_.bytes() + mesh_.bytes() : 0;
@@ -66,24 +87,62 @@ public:
 private:
     static constexpr int THREADS = 128;
 
+    // Nodes of the worker that do not interact with the others.
+    struct System {
+        std::int64_t first = 0, count = 0;
+        const double* cell = nullptr;
+        bool periodic = false, uses_mesh = false;
+        Waves waves;                                      // kept while the cell is the same
+        std::int64_t first_column = 0, first_weight = 0;  // on the device
+    };
+
+    // Returns whether the systems have other numbers than before.
+    bool find_systems(const CudaWorker<T>& worker) {
+        const BatchPart* const batch = worker.batch;
+        const std::int64_t count = batch != nullptr ? batch->end - batch->first : 1;
+        const bool changed = systems_.size() != size(count);
+        systems_.resize(size(count));
+        for (std::int64_t s = 0; s < count; ++s) {
+            System& system = systems_[size(s)];
+            system.first = 0;
+            system.count = worker.edges->num_local;
+            system.cell = worker.cell;
+            const bool* periodic = worker.periodic;
+            if (batch != nullptr) {
+                const CellSystem given = batch->batch.system(batch->first + s);
+                system.first = batch->batch.first_node[batch->first + s] - batch->first_node();
+                system.count = given.num_nodes;
+                system.cell = given.cell;
+                periodic = given.periodic;
+            }
+            system.periodic = spec_.is_periodic(system.cell, periodic);
+        }
+        return changed;
+    }
+
     void run(CudaWorker<T>& worker) const {
+        for (const System& system : systems_) run(worker, system);
+    }
+
+    void run(CudaWorker<T>& worker, const System& system) const {
         EwaldArguments<T> a{};
-        a.num_atoms = worker.edges->num_local;
-        a.positions = worker.edges->positions;
-        a.x = worker.value(spec_.x);
+        const std::int64_t first = system.first;
+        a.num_atoms = system.count;
+        a.positions = worker.edges->positions + 3 * first;
+        a.x = worker.value(spec_.x, first);
         a.width = spec_.x.rows.width;
         a.add = spec_.x.accumulate;
-        a.energies = worker.energies;
+        a.energies = worker.energies + first;
         a.sigma = spec_.charges.sigma;
         a.failures = worker.failures + 1;
         if (worker.with_gradient) {
-            a.gradient = worker.wanted_gradient(spec_.x);
-            a.forces = worker.forces;
-            a.virials = worker.virials;
+            a.gradient = worker.wanted_gradient(spec_.x, first);
+            a.forces = worker.forces + 3 * first;
+            a.virials = worker.virials + 6 * first;
         }
-        if (spec_.is_periodic(worker.cell, worker.periodic)) {
+        if (system.periodic) {
             a.own = spec_.own_removed ? -2 * spec_.own : 0;
-            return sum_waves(worker, a);
+            return sum_waves(worker, system, a);
         }
         spec_.expect_one_process(worker.communicator, a.num_atoms);
         a.own = spec_.own_removed ? 0 : 2 * spec_.own;
@@ -91,10 +150,14 @@ private:
         open_charges_.cover(*worker.stream, 32 * a.num_atoms, THREADS, a);
     }
 
-    void sum_waves(CudaWorker<T>& worker, EwaldArguments<T>& a) const {
+    void sum_waves(CudaWorker<T>& worker, const System& system, EwaldArguments<T>& a) const {
         const DeviceStream& stream = *worker.stream;
-        lay_out(a, memory_->template as<char>());
-        if (uses_mesh())
+        if (system.uses_mesh) {
+            mesh_.update(system.waves);
+            mesh_.upload(stream);
+        }
+        lay_out(system, a, memory_->template as<char>());
+        if (system.uses_mesh)
             mesh_.find_sums(a, stream);
         else
             find_sums(a, stream);
@@ -102,14 +165,12 @@ private:
         // also without columns: it checks the total of the charges
         const std::int64_t blocks = ceil_div(a.num_columns, FACTOR_COLUMNS);
         factors_.launch(stream, std::max<std::int64_t>(blocks, 1), 32 * FACTOR_COLUMNS, a);
-        if (uses_mesh())
+        if (system.uses_mesh)
             mesh_.find_fields(a, stream);
         else
             fields_.launch(stream, a.padded / WAVE_ATOMS * a.num_parts, WAVE_THREADS, a);
         add_fields_.cover(stream, a.num_atoms, THREADS, a);
     }
-
-    bool uses_mesh() const { return ParticleMesh::is_faster(waves_, MESH_PAIRS_CUDA); }
 
     void find_sums(EwaldArguments<T>& a, const DeviceStream& stream) const {
         clear_on_device(a.sums, 8 * size(a.num_sums + 1), stream);
@@ -126,24 +187,25 @@ private:
 
     // Fills in what depends on the waves, with arrays in `memory`. Returns the bytes that they
     // take.
-    std::size_t lay_out(EwaldArguments<T>& a, char* memory) const {
-        for (std::size_t i = 0; i < 9; ++i) a.inverse[i] = waves_.inverse()[i / 3][i % 3];
-        for (std::size_t d = 0; d < 3; ++d) a.bounds[d] = waves_.bound(d);
+    std::size_t lay_out(const System& system, EwaldArguments<T>& a, char* memory) const {
+        const Waves& waves = system.waves;
+        for (std::size_t i = 0; i < 9; ++i) a.inverse[i] = waves.inverse()[i / 3][i % 3];
+        for (std::size_t d = 0; d < 3; ++d) a.bounds[d] = waves.bound(d);
         const std::int64_t tiles = ceil_div(a.num_atoms, WAVE_ATOMS), padded = tiles * WAVE_ATOMS;
         a.padded = narrow(padded);
-        a.columns = columns_.data();
-        a.weights = weights_.data();
-        a.num_columns = static_cast<std::int64_t>(waves_.columns().size());
-        a.num_sums = 4 * waves_.num_pairs();
+        a.columns = columns_.data() + system.first_column;
+        a.weights = weights_.data() + system.first_weight;
+        a.num_columns = static_cast<std::int64_t>(waves.columns().size());
+        a.num_sums = 4 * waves.num_pairs();
         a.sum_tiles = a.bounds[2] / SUM_WAVES + 1;
         // a constant, because the order of these sums must not depend on the device
         constexpr std::int64_t FIELD_BLOCKS = 2048;
         const std::int64_t column_tiles = ceil_div(a.num_columns, FIELD_COLUMNS);
         a.num_parts = std::clamp<std::int64_t>(FIELD_BLOCKS / std::max<std::int64_t>(tiles, 1), 1,
                                                std::max<std::int64_t>(column_tiles, 1));
-        if (uses_mesh()) a.num_parts = 1;
+        if (system.uses_mesh) a.num_parts = 1;
         Layout parts(memory, DEVICE_ALIGNMENT);
-        if (uses_mesh()) {
+        if (system.uses_mesh) {
             mesh_.lay_out(parts);
         } else {
             parts.take(a.charges, padded);
@@ -177,9 +239,8 @@ private:
     const EwaldSpec& spec_;
     CudaFunction powers_, sums_, factors_, fields_, add_fields_, open_charges_;
     int multiprocessors_ = 1;
-    // Waves are kept while the cell is the same. Steps are not captured here, so memory may grow
-    // before every step.
-    Waves waves_;
+    // Steps are not captured here, so memory may grow before every step.
+    std::vector<System> systems_;
     DeviceArray<WaveColumn> columns_;
     DeviceArray<double> weights_;
     mutable CudaParticleMesh<T> mesh_;
