@@ -499,7 +499,7 @@ bool PairMDCG::strains_atoms_alone() const
 bool PairMDCG::has_long_range_sum() const
 {
   for (const Member &member : impl->members)
-    if (member.info.has_charges) return true;
+    if (member.info.is_long_range) return true;
   return false;
 }
 

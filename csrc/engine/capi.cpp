@@ -434,6 +434,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
         out.digest = model->evaluator.package().digest().c_str();
         out.has_energy = model->evaluator.model().has_energy() ? 1 : 0;
         out.has_charges = model->evaluator.model().has_charges() ? 1 : 0;
+        out.is_long_range = model->evaluator.model().reads_system() ? 1 : 0;
         std::memcpy(info, &out, sizeof out);
     });
 }

@@ -95,6 +95,8 @@ typedef struct mdcg_info {
     int has_energy;                /* 0: the network computes dipoles alone, which are the last
                                       three descriptors of a node; energies and forces are refused */
     int has_charges;               /* 1: the last descriptor of a node is its charge, e */
+    int is_long_range;             /* 1: a long-range sum is part of the energy, which needs cell and
+                                      periodic beside edges, and `sum` of a communicator */
 } mdcg_info;
 
 typedef struct mdcg_device {
