@@ -34,15 +34,37 @@ public:
         memory_ = std::make_unique<DeviceMemory>(kernels.device());
         shared_sums_ = std::make_unique<PinnedMemory>(kernels.device());
     }
-    // Takes the waves of all systems. These share the memory of their sums, one after the other.
+    // Steps of cells that change a little take their waves later, while the device is busy.
     void reserve(const CudaWorker<T>& worker) override {
         bool changed = find_systems(worker);
+        for (const System& system : systems_) {
+            const double* chosen_in =
+                worker.waves_cell != nullptr ? worker.waves_cell : system.cell;
+            changed = changed ||
+                      (system.periodic && !system.waves.has_bounds_of(chosen_in, spec_.charges));
+        }
+        if (changed) take_waves(worker);
+    }
+    std::size_t bytes() const override {
+        return memory_ ? memory_->bytes() + columns_.bytes() + weights_.bytes() + mesh_.bytes() : 0;
+    }
+    void forward(CudaWorker<T>& worker, Range) const override {
+        if (!worker.with_gradient) run(worker);
+    }
+    void backward(CudaWorker<T>& worker, Range) const override { run(worker); }
+
+private:
+    static constexpr int THREADS = 128;
+
+    // Takes the waves of all systems. These share the memory of their sums, one after the other.
+    void take_waves(const CudaWorker<T>& worker) const {
         std::size_t needed = 0, tables = 0;
         std::int64_t columns = 0, weights = 0;
         for (System& system : systems_) {
             if (!system.periodic) continue;
-            changed |= system.waves.update(system.cell, spec_.charges, worker.waves_cell) ||
-                       system.first_column != columns || system.first_weight != weights;
+            const bool updated = system.waves.update(system.cell, spec_.charges, worker.waves_cell);
+            stale_ = stale_ || updated || system.first_column != columns ||
+                     system.first_weight != weights;
             system.first_column = columns;
             system.first_weight = weights;
             columns += static_cast<std::int64_t>(system.waves.columns().size());
@@ -64,7 +86,7 @@ public:
                                  lacking(size(weights) * sizeof(double), weights_.bytes()) +
                                  lacking(tables, mesh_.bytes());
         if (more > 0) memory_->grow(needed, worker.edges->before_growth(more));
-        if (!changed) return;
+        if (!stale_) return;
         std::vector<WaveColumn> all_columns;
         std::vector<double> all_weights;
         for (const System& system : systems_) {
@@ -75,17 +97,8 @@ public:
         }
         columns_.upload(all_columns, *worker.stream);
         weights_.upload(all_weights, *worker.stream);
+        stale_ = false;
     }
-    std::size_t bytes() const override {
-        return memory_ ? memory_->bytes() + columns_.bytes() + weights_.bytes() + mesh_.bytes() : 0;
-    }
-    void forward(CudaWorker<T>& worker, Range) const override {
-        if (!worker.with_gradient) run(worker);
-    }
-    void backward(CudaWorker<T>& worker, Range) const override { run(worker); }
-
-private:
-    static constexpr int THREADS = 128;
 
     // Nodes of the worker that do not interact with the others.
     struct System {
@@ -96,31 +109,36 @@ private:
         std::int64_t first_column = 0, first_weight = 0;  // on the device
     };
 
-    // Returns whether the systems have other numbers than before.
+    // Returns whether the numbers of systems or of their nodes have changed.
     bool find_systems(const CudaWorker<T>& worker) {
         const BatchPart* const batch = worker.batch;
         const std::int64_t count = batch != nullptr ? batch->end - batch->first : 1;
-        const bool changed = systems_.size() != size(count);
+        bool changed = systems_.size() != size(count);
+        stale_ = stale_ || changed;
         systems_.resize(size(count));
         for (std::int64_t s = 0; s < count; ++s) {
-            System& system = systems_[size(s)];
-            system.first = 0;
-            system.count = worker.edges->num_local;
-            system.cell = worker.cell;
+            std::int64_t first = 0, nodes = worker.edges->num_local;
+            const double* cell = worker.cell;
             const bool* periodic = worker.periodic;
             if (batch != nullptr) {
                 const CellSystem given = batch->batch.system(batch->first + s);
-                system.first = batch->batch.first_node[batch->first + s] - batch->first_node();
-                system.count = given.num_nodes;
-                system.cell = given.cell;
+                first = batch->batch.first_node[batch->first + s] - batch->first_node();
+                nodes = given.num_nodes;
+                cell = given.cell;
                 periodic = given.periodic;
             }
-            system.periodic = spec_.is_periodic(system.cell, periodic);
+            System& system = systems_[size(s)];
+            changed = changed || system.count != nodes;
+            system.first = first;
+            system.count = nodes;
+            system.cell = cell;
+            system.periodic = spec_.is_periodic(cell, periodic);
         }
         return changed;
     }
 
     void run(CudaWorker<T>& worker) const {
+        take_waves(worker);
         for (const System& system : systems_) run(worker, system);
     }
 
@@ -239,10 +257,11 @@ private:
     const EwaldSpec& spec_;
     CudaFunction powers_, sums_, factors_, fields_, add_fields_, open_charges_;
     int multiprocessors_ = 1;
-    // Steps are not captured here, so memory may grow before every step.
-    std::vector<System> systems_;
-    DeviceArray<WaveColumn> columns_;
-    DeviceArray<double> weights_;
+    // Steps are not captured here, so memory may grow in every step.
+    mutable std::vector<System> systems_;
+    mutable bool stale_ = true;  // columns_ and weights_ are not those of the systems
+    mutable DeviceArray<WaveColumn> columns_;
+    mutable DeviceArray<double> weights_;
     mutable CudaParticleMesh<T> mesh_;
     std::unique_ptr<DeviceMemory> memory_;
     std::unique_ptr<PinnedMemory> shared_sums_;

@@ -42,6 +42,22 @@ std::array<std::uint64_t, 3> Waves::phases(const double* position) const {
     return found;
 }
 
+std::array<double, 3> Waves::largest_numbers(const double* cell, const GaussianCharges& charges) {
+    std::array<double, 3> found{};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const Vector3 row{cell[3 * i], cell[3 * i + 1], cell[3 * i + 2]};
+        found[i] = std::sqrt(dot(row, row)) / charges.spacing * (1 + TOLERANCE);
+    }
+    return found;
+}
+
+bool Waves::has_bounds_of(const double* cell, const GaussianCharges& charges) const {
+    const std::array<double, 3> found = largest_numbers(cell, charges);
+    return !cells_.empty() &&
+           std::equal(bounds_.begin(), bounds_.end(), found.begin(),
+                      [](int bound, double n) { return bound == std::floor(n); });
+}
+
 bool Waves::update(const double* cell, const GaussianCharges& charges, const double* chosen_in) {
     if (chosen_in == nullptr) chosen_in = cell;
     if (!cells_.empty() && std::equal(cell, cell + 9, cells_.begin()) &&
@@ -56,16 +72,14 @@ bool Waves::update(const double* cell, const GaussianCharges& charges, const dou
         std::abs(rows[0][0] * (rows[1][1] * rows[2][2] - rows[1][2] * rows[2][1]) -
                  rows[0][1] * (rows[1][0] * rows[2][2] - rows[1][2] * rows[2][0]) +
                  rows[0][2] * (rows[1][0] * rows[2][1] - rows[1][1] * rows[2][0]));
-    const Matrix3 chosen_rows = complete_cell(chosen_in, {true, true, true});
-    const Matrix3 chosen_inverse = invert(chosen_rows);
+    const Matrix3 chosen_inverse = invert(complete_cell(chosen_in, {true, true, true}));
     const double longest = TWO_PI / charges.spacing;
     const double limit = longest * longest * (1 + TOLERANCE);
+    const std::array<double, 3> bounds = largest_numbers(chosen_in, charges);
     double count = 1;
     for (std::size_t i = 0; i < 3; ++i) {
-        const double bound =
-            std::sqrt(dot(chosen_rows[i], chosen_rows[i])) / charges.spacing * (1 + TOLERANCE);
-        count *= (i > 0 ? 2 : 1) * bound + 1;
-        bounds_[i] = static_cast<int>(std::min(bound, limits::MAX_WAVES));
+        count *= (i > 0 ? 2 : 1) * bounds[i] + 1;
+        bounds_[i] = static_cast<int>(std::min(bounds[i], limits::MAX_WAVES));
     }
     if (!(count < limits::MAX_WAVES))
         throw EngineError(ErrorKind::unsupported,

@@ -29,6 +29,10 @@ public:
     bool update(const double* cell, const GaussianCharges& charges,
                 const double* chosen_in = nullptr);
 
+    // Whether the waves of another cell would have the same largest integers, so that about as many
+    // waves are expected.
+    bool has_bounds_of(const double* cell, const GaussianCharges& charges) const;
+
     std::int64_t num_pairs() const { return static_cast<std::int64_t>(weights_.size()) / 2; }
     const std::vector<WaveColumn>& columns() const { return columns_; }
     // [pair][2] of n3 = m and -m; 0: not a wave of this half
@@ -42,6 +46,10 @@ public:
     Vector3 vector(double n1, double n2, double n3) const;
 
 private:
+    // The largest |n|, not rounded down.
+    static std::array<double, 3> largest_numbers(const double* cell,
+                                                 const GaussianCharges& charges);
+
     std::vector<double> cells_;  // [2][9] cell, and that of the integers; empty: no waves yet
     Matrix3 inverse_{};
     std::array<int, 3> bounds_{};
