@@ -173,14 +173,14 @@ void PairMDCG::settings(int narg, char **arg)
     }
     if (key != "device" && key != "threads" && key != "precision" && key != "exchange" &&
         key != "kernels" && key != "committee" && key != "dispersion" && key != "damping" &&
-        key != "dispersion_cutoff" && key != "memory")
+        key != "dispersion_cutoff" && key != "memory" && key != "fixed_waves")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
                             ", expected: device auto|cpu|cuda|cuda:N, threads N, "
                             "precision fp32|fp64, exchange auto|host|peer, "
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
                             "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R, "
-                            "memory SIZE, charge Q, spin S, input NAME VALUE");
+                            "memory SIZE, fixed_waves yes|no, charge Q, spin S, input NAME VALUE");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     impl->settings.insert(impl->settings.end(), arg + i, arg + i + 2);
     const std::string value = arg[i + 1];
@@ -199,6 +199,10 @@ void PairMDCG::settings(int narg, char **arg)
       impl->first_only = value == "first";
       require(value == "mean" || value == "first",
               "mean, or first (the results of the first package)");
+    } else if (key == "fixed_waves") {
+      impl->fixed_waves = value == "yes";
+      require(value == "yes" || value == "no",
+              "yes (the waves of the first cell), or no (those of each cell)");
     } else if (key == "dispersion_cutoff") {
       impl->dispersion_cutoff = utils::numeric(FLERR, arg[i + 1], false, lmp);
       require(impl->dispersion_cutoff > 0.0, "a length over 0");
@@ -296,6 +300,7 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   options.threads = it.threads ? it.threads : comm->nthreads;
   options.memory = it.memory_size.c_str();
   options.memory_models = static_cast<int>(files.size());
+  options.fixed_waves = it.fixed_waves;
   for (const std::string &file : files) {
     Member &member = it.members.emplace_back();
     member.file = file;
@@ -324,6 +329,7 @@ void PairMDCG::open_dispersion(mdcg_options options)
   Impl &it = *impl;
   options.precision = nullptr;
   options.memory = nullptr;    // dispersion keeps no rows of edges
+  options.fixed_waves = 0;
   options.dispersion = it.functional.c_str();
   options.damping = it.damping.c_str();
   options.dispersion_cutoff = it.dispersion_cutoff;
@@ -499,7 +505,7 @@ bool PairMDCG::strains_atoms_alone() const
 bool PairMDCG::has_long_range_sum() const
 {
   for (const Member &member : impl->members)
-    if (member.info.has_charges) return true;
+    if (member.info.is_long_range) return true;
   return false;
 }
 

@@ -193,7 +193,7 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
   member.list.shifts = 0;    // the shifts change with the box
   system.list = &member.list;
   if (!member.inputs.empty()) system.inputs = member.inputs.data();
-  if (member.info.has_charges) {    // its long-range sum reads the box
+  if (member.info.is_long_range) {    // the sum reads the box
     system.cell = nodes.box.data();
     system.periodic = nodes.periodic.data();
   }

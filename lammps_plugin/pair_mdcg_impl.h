@@ -77,6 +77,7 @@ struct PairMDCG::Options {
   int threads = 0;                         // 0: as many as LAMMPS uses
   std::string exchange = "auto";           // or host, or peer
   bool first_only = false;                 // results are the first member's, not the mean
+  bool fixed_waves = false;                // long-range sums keep the waves of the first cell
   std::map<std::string, double> inputs;    // given by pair_style or pair_modify, by name
 };
 

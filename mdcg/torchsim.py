@@ -244,7 +244,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
     def _evaluate(self, positions: torch.Tensor, cells: dict[str, Any]) -> Tensors:
         place: dict[str, Any] = {"first_node": self._first_node, "types": self._node_types, **cells}
         wanted: dict[str, Any] = {"forces": self._compute_forces, "virial": self._compute_stress}
-        if self._device.type == "cpu" or self._engine.is_long_range:
+        if self._device.type == "cpu":
             at = positions.cpu().numpy()
             with engine_errors():
                 found = self._engine.evaluate_batch(**place, positions=at, **wanted)

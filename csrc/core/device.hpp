@@ -124,6 +124,7 @@ public:
         upload(source.data(), source.size(), stream);
     }
     N* data() const { return memory_ ? memory_->as<N>() : nullptr; }  // null: none
+    std::size_t bytes() const { return memory_ ? memory_->bytes() : 0; }
 
 private:
     std::unique_ptr<DeviceMemory> memory_;

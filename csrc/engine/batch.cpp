@@ -123,10 +123,10 @@ void PickedSystems::store(const Results& results) const {
     }
 }
 
-std::vector<std::int64_t> JoinedSystems::cut(const Batch& batch) {
+std::vector<std::int64_t> JoinedSystems::cut(const Batch& batch, bool joins) {
     std::vector<std::int64_t> found{0};
     for (std::int64_t s = 1; s < batch.num_systems; ++s)
-        if (batch.first_node[s + 1] - batch.first_node[found.back()] > JOINED_NODES)
+        if (!joins || batch.first_node[s + 1] - batch.first_node[found.back()] > JOINED_NODES)
             found.push_back(s);
     if (batch.num_systems > 0) found.push_back(batch.num_systems);
     return found;

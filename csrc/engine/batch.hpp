@@ -118,8 +118,8 @@ class JoinedSystems {
 public:
     explicit JoinedSystems(double r_max) : neighbors_(r_max, 0) {}
     // Divides a batch into groups of systems that have few nodes in total. Returns the first system
-    // of each group, and the end of the last.
-    static std::vector<std::int64_t> cut(const Batch& batch);
+    // of each group, and the end of the last. Unless it `joins`, each system is a group.
+    static std::vector<std::int64_t> cut(const Batch& batch, bool joins);
     // Joins the systems first .. end - 1. Throws GeometryError.
     void join(const Batch& batch, std::int64_t first, std::int64_t end, int threads);
     // The joined system, valid until the next call of join().

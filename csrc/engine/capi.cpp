@@ -148,6 +148,7 @@ mdcg::EvaluatorOptions options_of(const mdcg_options* options) {
     if (given.memory != nullptr) chosen.memory = given.memory;
     need_count(given.memory_models, "mdcg_options.memory_models");
     chosen.memory_models = std::max(given.memory_models, 1);
+    chosen.fixed_waves = given.fixed_waves != 0;
     return chosen;
 }
 
@@ -443,6 +444,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
         out.num_inputs = static_cast<int>(model->input_names.size());
         out.input_names = model->input_names.data();
         out.input_defaults = model->input_defaults.data();
+        out.is_long_range = model->evaluator.model().reads_system() ? 1 : 0;
         std::memcpy(info, &out, sizeof out);
     });
 }

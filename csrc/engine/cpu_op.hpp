@@ -31,6 +31,7 @@ public:
     Communicator* communicator = nullptr;    // the host's, or null
     // On the host: the inputs of the system, such as its charge, by OpSpec::input_number.
     const double* inputs = nullptr;
+    const double* waves_cell = nullptr;  // [3][3] whose waves are summed; null: those of the cell
 
     // The row of a node.
     T* value(const Operand& operand, std::int64_t node = 0) const {

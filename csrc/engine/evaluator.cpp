@@ -101,6 +101,14 @@ Evaluator::Evaluator(std::shared_ptr<const Package> file, const EvaluatorOptions
     else
         model_ = open_cuda_model(std::move(network), std::move(info), device, choice_);
     set_threads(options.threads);
+    if (options.fixed_waves) {
+        if (!model_->reads_system())
+            throw EngineError(ErrorKind::unsupported, "fixed_waves is set, and the network of " +
+                                                          package().path() +
+                                                          " has no long-range sum: leave it out");
+        fixed_waves_ = true;
+        model_->fix_waves();
+    }
     if (options.memory.empty()) return;
     if (model_->reads_system())
         throw EngineError(ErrorKind::unsupported,
@@ -307,6 +315,10 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
     check(results);
     in_domains_ = false;
     check_batch(batch, info().num_types());
+    if (fixed_waves_)
+        throw EngineError(ErrorKind::unsupported,
+                          "fixed_waves is set, and a batch has cells of its own: evaluate the "
+                          "systems one by one, or leave fixed_waves out");
     if (batch.on_device && results.descriptors != nullptr)
         throw EngineError(ErrorKind::unsupported,
                           "descriptors of a batch in the memory of a device are not implemented: "
@@ -362,9 +374,8 @@ void Evaluator::evaluate_alike(const Batch& batch, const Results& results) {
     if (batch.on_device)
         throw EngineError(ErrorKind::unsupported,
                           "positions of the batch are in the memory of a device, where models on "
-                          "the cpu, dispersion and long-range sums do not read them: give those of "
-                          "the host");
-    if (model_->makes_edges() || model_->reads_system()) return evaluate_each(batch, results);
+                          "the cpu and dispersion do not read them: give those of the host");
+    if (model_->makes_edges()) return evaluate_each(batch, results);
     guarded([&] { share_groups(batch, results); });
     prepared_ = true;
 }
@@ -383,10 +394,20 @@ void Evaluator::evaluate_each(const Batch& batch, const Results& results) {
 // Each thread evaluates small groups of systems with a model of its own, because threads that share
 // a group wait for each other in every layer. Groups do not depend on the number of threads.
 void Evaluator::share_groups(const Batch& batch, const Results& results) {
-    const std::vector<std::int64_t> cuts = JoinedSystems::cut(batch);
+    const bool joins = !model_->reads_system();  // a long-range sum has one cell
+    const std::vector<std::int64_t> cuts = JoinedSystems::cut(batch, joins);
     const int width = model_->descriptor_width();
     const auto evaluate = [&](std::size_t group, Model& model, JoinedSystems& joined, int threads) {
         joined.join(batch, cuts[group], cuts[group + 1], threads);
+        if (!joins) {
+            const std::int64_t s = cuts[group];
+            return in_system(batch, s, [&] {
+                System system = joined.system();
+                system.cell = batch.cell(s);
+                system.periodic = batch.periodic + 3 * s;
+                model.evaluate(system, nullptr, results_of(results, batch, s, width));
+            });
+        }
         model.evaluate(joined.system(), nullptr, joined.wanted(results, width));
         joined.store(results);
     };

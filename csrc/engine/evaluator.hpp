@@ -24,6 +24,8 @@ struct EvaluatorOptions {
     // system that needs more is evaluated in domains, one after the other.
     std::string memory = {};
     int memory_models = 1;  // models that share it
+    // Long-range sums keep the waves of the first cell, with their integers, when the cell changes.
+    bool fixed_waves = false;
 };
 
 // For one thread at a time. Every function throws EngineError or std::bad_alloc.
@@ -99,7 +101,8 @@ private:
     int threads_ = 0;
     bool prepared_ = false;
 
-    double memory_ = 0;                 // bytes that evaluations may take; 0: all
+    double memory_ = 0;  // bytes that evaluations may take; 0: all
+    bool fixed_waves_ = false;
     int memory_models_ = 1;             // models that share the memory that the option names
     std::unique_ptr<Domains> domains_;  // null: systems are evaluated whole
     bool in_domains_ = false;           // the last evaluation

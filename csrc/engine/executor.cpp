@@ -142,6 +142,7 @@ void Executor<T>::run(const Graph& graph, const Points* points, const System& sy
         worker.cell = system.cell;
         worker.periodic = system.periodic;
         worker.inputs = system.inputs;
+        worker.waves_cell = system.waves_cell;
         worker.threads = threads;
         worker.energy_weights = weighted ? energy_weights_.data() : nullptr;
     }

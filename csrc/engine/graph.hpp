@@ -47,6 +47,8 @@ struct System {
     const bool* periodic = nullptr;  // [3], if there is a cell
     // [num_inputs] of the model, NaN: the default; null: all defaults
     const double* inputs = nullptr;
+    // [3][3] whose waves long-range sums go over; null: those of `cell`. Set by Model.
+    const double* waves_cell = nullptr;
 
     // The shift [3] of an edge; null: none.
     const double* shift(std::int64_t edge) const {
@@ -66,7 +68,8 @@ struct CellSystem {
     double skin = 0;                         // Å
     const double* energy_weights = nullptr;  // [num_local()]; see System
     std::int64_t num_outer = 0;
-    const double* inputs = nullptr;  // [num_inputs]; see System
+    const double* inputs = nullptr;      // [num_inputs]; see System
+    const double* waves_cell = nullptr;  // see System
 
     std::int64_t num_local() const { return num_nodes - num_outer; }
 };

@@ -13,6 +13,7 @@
 #include "core/text.hpp"
 #include "core/threads.hpp"
 #include "engine/executor.hpp"
+#include "engine/neighbors/geometry_check.hpp"
 #include "engine/neighbors/points.hpp"
 #include "engine/package/limits.hpp"
 #include "engine/program.hpp"
@@ -64,6 +65,7 @@ public:
         system.cell = cell.cell;
         system.periodic = cell.periodic;
         system.inputs = cell.inputs;
+        system.waves_cell = cell.waves_cell;
         run(system, nullptr, results, [&] { points_.update(cell, info_.r_max); });
         return true;
     }
@@ -152,6 +154,20 @@ private:
     std::vector<double> virials_;
 };
 
+// The norm of the strain from one cell to another.
+double strain_between(const double* from, const double* to) {
+    constexpr std::array<bool, 3> ALL{true, true, true};
+    const Matrix3 change = multiply(invert(complete_cell(from, ALL)), complete_cell(to, ALL));
+    double square = 0;
+    for (std::size_t a = 0; a < 3; ++a)
+        for (std::size_t b = 0; b < 3; ++b) {
+            double strain = a == b ? -0.5 : 0.0;
+            for (const Vector3& row : change) strain += 0.5 * row[a] * row[b];
+            square += strain * strain;
+        }
+    return std::sqrt(square);
+}
+
 }  // namespace
 
 void Model::evaluate(System system, Communicator* communicator, const Results& results) {
@@ -167,7 +183,11 @@ void Model::evaluate(System system, Communicator* communicator, const Results& r
     system.same_edges = system.list.edges != 0 && system.list.edges == held.edges;
     system.same_shifts =
         system.same_edges && system.list.shifts != 0 && system.list.shifts == held.shifts;
-    do_evaluate(system, communicator, results);
+    with_waves(system.cell, system.periodic, [&](const double* waves_cell) {
+        system.waves_cell = waves_cell;
+        do_evaluate(system, communicator, results);
+        return true;
+    });
     list_ = system.list;
     if (list_.edges == 0) list_.edges = next_list_number();
     if (list_.shifts == 0) list_.shifts = next_list_number();
@@ -188,12 +208,38 @@ bool Model::evaluate_cell(CellSystem system, const Results& results) {
     check_system(results, system.energy_weights, false);
     system.inputs = use_inputs(system.inputs, system.num_nodes);
     const ListNumbers held = std::exchange(list_, {});
-    const bool found = do_evaluate_cell(system, results);
+    const bool found = with_waves(system.cell, system.periodic, [&](const double* waves_cell) {
+        system.waves_cell = waves_cell;
+        return do_evaluate_cell(system, results);
+    });
     if (!found) list_ = held;
     return found;
 }
 
+template <typename Evaluate>
+bool Model::with_waves(const double* cell, const bool* periodic, const Evaluate& evaluate) {
+    const bool in_cell = cell != nullptr && periodic != nullptr && periodic[0] && periodic[1] &&
+                         periodic[2] && program_.reads_system;
+    if (!fixed_waves_ || !in_cell) return evaluate(nullptr);
+    if (!waves_cell_.empty()) {
+        constexpr double MOST_STRAIN = 0.25;
+        const double strain = strain_between(waves_cell_.data(), cell);
+        if (!(strain <= MOST_STRAIN))
+            bad_argument(
+                "fixed_waves keeps the waves of the first cell of this model, and this cell "
+                "is strained by " +
+                number_text(100 * strain, 3) + " % from it, expected at most " +
+                number_text(100 * MOST_STRAIN) +
+                " % and the same three vectors: open the model once more for other cells");
+        return evaluate(waves_cell_.data());
+    }
+    if (!evaluate(nullptr)) return false;
+    waves_cell_.assign(cell, cell + 9);
+    return true;
+}
+
 bool Model::evaluate_batch(Batch batch, const Results& results) {
+    check_system(results, nullptr, false);
     batch.inputs = use_inputs(batch.num_systems > 0 ? batch.inputs : nullptr, batch.num_nodes());
     batch.num_inputs = 0;  // the same for all systems
     const ListNumbers held = std::exchange(list_, {});

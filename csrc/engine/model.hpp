@@ -43,6 +43,8 @@ public:
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
     // Bytes that evaluations may take; 0: all that there are. On CPUs nothing holds them to it.
     void set_memory(std::size_t bytes) { memory_ = bytes; }
+    // Long-range sums of later cells go over the waves of the first one.
+    void fix_waves() { fixed_waves_ = true; }
     // Bytes of the device, or of the host.
     virtual std::size_t total_memory() const = 0;
     // About the bytes that forces of such a system take.
@@ -138,12 +140,19 @@ protected:
 private:
     // Throws EngineError for what long-range sums do not support.
     void check_system(const Results& results, const double* energy_weights, bool lacks_cell) const;
+    // Calls `evaluate` with the cell whose waves are kept, or null, and returns its result. Keeps
+    // the first cell if that is true. Throws EngineError if the cell differs much from the one
+    // kept.
+    template <typename Evaluate>
+    bool with_waves(const double* cell, const bool* periodic, const Evaluate& evaluate);
 
     // Sets the inputs of the next evaluation, and returns their values, or null without inputs.
     const double* use_inputs(const double* given, std::int64_t num_nodes);
 
     ListNumbers list_;
     bool inputs_taken_ = true;  // by the operations
+    bool fixed_waves_ = false;
+    std::vector<double> waves_cell_;  // [3][3] of the first periodic system; empty: none yet
 };
 
 }  // namespace mdcg

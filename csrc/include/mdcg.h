@@ -73,6 +73,11 @@ typedef struct mdcg_options {
      * are estimates. Null or "": all memory, and no domains. Dispersion is not divided. */
     const char* memory;
     int memory_models; /* number of models on this device that share `memory`; 0: 1 */
+    /* Non-zero: in cells that change, as at constant pressure, a long-range sum goes over the waves
+     * of the first cell that this model evaluates, with the same integers, so that the energy is
+     * smooth. Cells that are strained by more than 25 % from it, and batches, are refused. 0: waves
+     * enter and leave the sum with the cell, as in the original model. */
+    int fixed_waves;
 } mdcg_options;
 
 typedef struct mdcg_info {
@@ -95,6 +100,8 @@ typedef struct mdcg_info {
     int num_inputs;
     const char* const* input_names; /* [num_inputs] */
     const double* input_defaults;   /* [num_inputs]; NaN: it has none, and must be given */
+    int is_long_range;             /* 1: a long-range sum is part of the energy, which needs cell and
+                                      periodic beside edges, and `sum` of a communicator */
 } mdcg_info;
 
 typedef struct mdcg_device {

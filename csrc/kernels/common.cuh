@@ -12,6 +12,12 @@ constexpr double DEAD = 1e3;
 typedef PackOf<T> Pack;
 constexpr int LANE_ITEMS = Pack::ITEMS;
 
+template <int COUNT>
+INLINE void load_packs(const Pack* from, T (&to)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) to[i] = from[i / LANE_ITEMS].v[i % LANE_ITEMS];
+}
+
 // Number of this thread in the grid, and of all threads.
 INLINE Long thread_number() { return Long(blockIdx.x) * blockDim.x + threadIdx.x; }
 INLINE Long thread_count() { return Long(gridDim.x) * blockDim.x; }

@@ -7,6 +7,7 @@
 // atoms are another one, of [atoms][m] and [m][columns].
 #include "kernels/common.cuh"
 #include "kernels/ewald.hpp"
+#include "kernels/integer_sums.cuh"
 
 struct alignas(2 * sizeof(T)) Complex {
     T re, im;
@@ -14,18 +15,6 @@ struct alignas(2 * sizeof(T)) Complex {
 
 INLINE void sine_cosine(double half_turns, double& s, double& c) { sincospi(half_turns, &s, &c); }
 INLINE void sine_cosine(float half_turns, float& s, float& c) { sincospif(half_turns, &s, &c); }
-
-// Sums over the lanes of a warp whose numbers have the same rest when divided by `PARTS`.
-template <int PARTS = 1, typename N>
-INLINE N sum_of_warp(N value) {
-#pragma unroll
-    for (int bit = 16; bit >= PARTS; bit /= 2) value += __shfl_xor_sync(0xffffffffu, value, bit);
-    return value;
-}
-
-INLINE void add_integer(Long* to, Long value) {
-    atomicAdd((unsigned long long*)to, (unsigned long long)value);
-}
 
 // A thread writes the powers of one direction for an atom. The fraction of the cell is an integer,
 // a fraction of 2^64, whose products with n are exact and leave out whole turns.
@@ -76,12 +65,6 @@ INLINE double wave_vector(const EwaldArguments<T>& a, int d, double n1, double n
 
 INLINE WaveColumn column_or_none(const EwaldArguments<T>& a, Long number) {
     return number < a.num_columns ? a.columns[number] : WaveColumn{};
-}
-
-template <int COUNT>
-INLINE void load_packs(const Pack* from, T (&to)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) to[i] = from[i / LANE_ITEMS].v[i % LANE_ITEMS];
 }
 
 // Adds to the sums of SUM_COLUMNS columns and SUM_WAVES m. A thread has 2 columns and 4 m. Tiles of

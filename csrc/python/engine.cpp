@@ -408,7 +408,7 @@ void register_engine(py::module_& m) {
                          const std::string& device, const std::string& kernels, int threads,
                          double skin, const std::string& precision, const std::string& dispersion,
                          const std::string& damping, double dispersion_cutoff,
-                         const std::string& memory, int memory_models) {
+                         const std::string& memory, int memory_models, bool fixed_waves) {
                  const auto* path = std::get_if<std::string>(&package);
                  return std::make_unique<PyModel>(
                      path != nullptr ? mdcg::Package::open(*path)
@@ -420,14 +420,16 @@ void register_engine(py::module_& m) {
                                             precision,
                                             {dispersion, damping, dispersion_cutoff},
                                             memory,
-                                            memory_models});
+                                            memory_models,
+                                            fixed_waves});
              }),
              py::arg("package").none(false), py::kw_only(), py::arg("device") = "cpu",
              py::arg("kernels") = "auto", py::arg("threads") = 0,
              py::arg("skin") = mdcg::EvaluatorOptions().skin, py::arg("precision") = "",
              py::arg("dispersion") = "", py::arg("damping") = mdcg::DispersionChoice().damping,
              py::arg("dispersion_cutoff") = mdcg::DispersionChoice().cutoff, py::arg("memory") = "",
-             py::arg("memory_models") = 1, py::call_guard<py::gil_scoped_release>(),
+             py::arg("memory_models") = 1, py::arg("fixed_waves") = false,
+             py::call_guard<py::gil_scoped_release>(),
              "Open a package, or with `dispersion` the dispersion that it holds. A model in place "
              "of a path is one whose package is opened once more, as it was read then.")
         .def(

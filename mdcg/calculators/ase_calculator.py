@@ -123,6 +123,12 @@ class MDCGCalculator(Calculator):
         from the structure, the skin and this memory; results differ from those without domains by
         rounding. A committee's packages share the memory. None: a structure that needs more memory
         than there is raises ``MemoryError``.
+    fixed_waves : bool
+        For packages with a long-range sum (LES): in a cell that changes, the sum goes over the
+        waves of the first cell, with the same integers, so that the energy is smooth, as at
+        constant pressure. Cells strained by more than 25 % from it, and batches, are refused, and
+        copies of the calculator have a first cell of their own. False: waves enter and leave the
+        sum with the cell, as in the original model.
 
     Attributes
     ----------
@@ -200,6 +206,7 @@ class MDCGCalculator(Calculator):
         damping: str = "bj",
         dispersion_cutoff: float = 40 * Bohr,
         memory: str | None = None,
+        fixed_waves: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not (np.isfinite(skin) and skin >= 0):
@@ -225,6 +232,7 @@ class MDCGCalculator(Calculator):
             precision,
             added,
             memory,
+            bool(fixed_waves),
         )
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
@@ -236,10 +244,11 @@ class MDCGCalculator(Calculator):
             others = ["dipole"] * backend.has_dipoles + ["charges"] * backend.has_charges
             self.implemented_properties = energies + others
         else:
-            if kernels != "auto" or (threads, precision, memory) != (None,) * 3 or added:
+            given = (threads, precision, memory) != (None,) * 3 or added or fixed_waves
+            if kernels != "auto" or given:
                 raise ValueError(
-                    "kernels, threads, precision, memory and dispersion are for packages (.mdcg); "
-                    "torch runs other models, see torch.set_num_threads"
+                    "kernels, threads, precision, memory, fixed_waves and dispersion are for "
+                    "packages (.mdcg); torch runs other models, see torch.set_num_threads"
                 )
             from .torch_backend import TorchBackend
 

@@ -98,6 +98,7 @@ class Options:
     #: Empty, or functional, damping and cutoff by the engine's names.
     dispersion: Mapping[str, Any] = field(default_factory=dict)
     memory: str | None = None
+    fixed_waves: bool = False
 
 
 @dataclass(frozen=True)
@@ -333,17 +334,20 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     """Return the mean; `extra` has the deviation (of the population) and the single results."""
     means: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    for name in found[0].extra:
-        extra[name] = np.mean([each.extra[name] for each in found], axis=0)
-    for name in RESULTS:
-        single = [getattr(each, name) for each in found]
-        if any(value is None for value in single):
-            means[name] = None
-            continue
+
+    def add(to: dict[str, Any], name: str, single: list[Any]) -> None:
         values = np.stack(single)
-        means[name] = values.mean(axis=0)
+        to[name] = values.mean(axis=0)
         extra[f"{name}_std"] = values.std(axis=0)
         extra[f"{name}_committee"] = values
+
+    for name in found[0].extra:
+        add(extra, name, [each.extra[name] for each in found])
+    for name in RESULTS:
+        single = [getattr(each, name) for each in found]
+        means[name] = None
+        if all(value is not None for value in single):
+            add(means, name, single)
     for numbers, name in ((means, "energy"), (extra, "energy_std")):
         if numbers.get(name) is not None:
             numbers[name] = float(numbers[name])

@@ -203,6 +203,7 @@ class PackageBackend:
             "precision": options.precision or "",
             "memory": options.memory or "",
             "memory_models": len(paths),
+            "fixed_waves": options.fixed_waves,
         }
         self._members = [
             _Member(os.fspath(path), options, device=self.device, **engine) for path in paths

@@ -419,6 +419,7 @@ def convert(options: argparse.Namespace) -> Result:
     from ..package.convert import outputs_in_place
     from ..package.file import staged, write_synced
     from ..package.kernel_file import check_targets, compile_kernels
+    from ..package.les import set_constants
     from ..package.verification import package_reference, verify_package
     from ..patch import model_info
 
@@ -433,7 +434,14 @@ def convert(options: argparse.Namespace) -> Result:
         graph_fields=tuple(sorted(options.set)),
         radial=options.radial,
         dispersion=options.dispersion,
+        les_factor=options.les_factor,
+        les_own_part=options.les_own_part,
     )
+    if options.les_factor or options.les_own_part:
+        try:  # also of the original, with which the package is compared
+            set_constants(original, options.les_factor, options.les_own_part)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     source = (options.input.name, result["record"]["source_sha256"])
     log.info("converting")
     try:
@@ -500,6 +508,7 @@ def _radials(package: Package) -> dict[str, str]:
 def _summary(package: Package) -> list[str]:
     """Return lines that describe the package."""
     from ..package.inputs import input_text
+    from .package_info import long_range_text
 
     kinds = list(_radials(package).values())
     parts = [
@@ -510,10 +519,12 @@ def _summary(package: Package) -> list[str]:
     names = package.type_names
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
     added = f", D3 dispersion of {package.dispersion}" if package.dispersion else ""
+    sums = [long_range_text(layer) for layer in package.layers if layer["type"] == "ewald"]
     return [
         f"converted: {listing}, {package.dtype}, {len(package.layers)} layers, "
         f"radial networks: {', '.join(parts)}{added}",
         *map(input_text, package.inputs),
+        *sums,
     ]
 
 

@@ -67,7 +67,7 @@ def _describe(
     gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
     gives += [name for name in ("dipoles", "charges") if name in manifest]
     lines.append(f"gives {' and '.join(gives)} of atoms")
-    lines += [_long_range(layer) for layer in manifest["layers"] if layer["type"] == "ewald"]
+    lines += [long_range_text(layer) for layer in manifest["layers"] if layer["type"] == "ewald"]
     lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
@@ -105,7 +105,8 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _long_range(layer: dict[str, Any]) -> str:
+def long_range_text(layer: dict[str, Any]) -> str:
+    """Return a line about a long-range sum."""
     numbers = [f"{name} {layer[key]:g} {unit}" for name, key, unit in _LONG_RANGE]
     return f"long range: charges with {', '.join(numbers)}, own part {layer['own_part']}"
 

@@ -171,6 +171,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default of an input that the model reads of each structure, such as total_charge=0 "
         "(without one, it must be given in each evaluation)",
     )
+    package.add_argument(
+        "--les-factor",
+        metavar="N",
+        type=positive,
+        help="NequIP-LES: norm factor of the long-range sum in eV Å/e², which checkpoints do not "
+        "hold (default: that of the installed les)",
+    )
+    package.add_argument(
+        "--les-own-part",
+        choices=("kept", "removed"),
+        help="NequIP-LES: whether the interaction of each charge with itself is part of the energy "
+        "(default: as in the installed les)",
+    )
     level = parser.add_mutually_exclusive_group()
     level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
     level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
@@ -235,10 +248,10 @@ def _check_arguments(options: argparse.Namespace) -> None:
     if options.types is not None:
         options.types = tuple(chain(*options.types))
     to_package = options.output is not None and options.output.suffix == CONVERTED
-    names = ("types", "bundle", "radial", "set", "dispersion")
+    names = ("types", "bundle", "radial", "set", "dispersion", "les_factor", "les_own_part")
     given = [name for name in names if getattr(options, name)]
     if given and not to_package:
-        name = "table or --exact" if given[0] == "radial" else given[0]
+        name = "table or --exact" if given[0] == "radial" else given[0].replace("_", "-")
         options.refuse(f"--{name} is an option of .mdcg packages: name the output OUT.mdcg")
     inputs = [name for name, _ in options.set]
     if len(set(inputs)) < len(inputs):

@@ -12,6 +12,7 @@ from ..errors import CheckpointError, PackageError, UnsupportedProblemError
 from ..problem.text import dtype_of
 from .builder import Builder
 from .file import Package, file_sha256
+from .les import set_constants
 
 
 def outputs_in_place(model: Any) -> str:
@@ -40,6 +41,12 @@ class ConversionOptions:
         Default: tables, if their error is below rounding.
     dispersion : str, optional
         Functional whose D3 dispersion the package holds beside the network, such as ``"pbe"``.
+    les_factor : float, optional
+        For NequIP-LES: norm factor of the long-range sum in eV Å/e². Default: that of the installed
+        package ``les``, because checkpoints do not hold it.
+    les_own_part : {"kept", "removed"}, optional
+        For NequIP-LES: whether the interaction of each charge with itself is part of the energy.
+        Default: as in the installed package ``les``.
     """
 
     types: tuple[str, ...] | None = None
@@ -48,6 +55,8 @@ class ConversionOptions:
     graph_fields: tuple[tuple[str, float], ...] = ()
     radial: str | None = None
     dispersion: str | None = None
+    les_factor: float | None = None
+    les_own_part: str | None = None
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
@@ -113,6 +122,9 @@ def convert_model(
     nequip = is_nequip(model)
     if not nequip:
         model = _merged(model)
+    if (options.les_factor, options.les_own_part) != (None, None):
+        model = copy_model(model)
+        set_constants(model, options.les_factor, options.les_own_part)
     info: Any = model_info(model)
     dtype = options.dtype or str(info.dtype).removeprefix("torch.")
     if dtype not in ("float32", "float64"):

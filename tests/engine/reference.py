@@ -362,8 +362,12 @@ def ewald(
     spacing: float,
     factor: float,
     own_removed: bool,
+    chosen_in: Tensor | None = None,
 ) -> Tensor:
-    """Return the energies of Gaussian charges, each with half of its interactions."""
+    """Return the energies of Gaussian charges, each with half of its interactions.
+
+    In a cell the sum has the integers of the waves of ``chosen_in``, or of the cell itself.
+    """
     own = factor / (sigma * (2 * np.pi) ** 1.5) * q**2
     if cell is None:
         near = torch.eye(len(q), dtype=torch.bool)
@@ -371,12 +375,14 @@ def ewald(
         distance = torch.where(near, 1.0, (vectors**2).sum(dim=-1)).sqrt()
         potential = torch.where(near, 0.0, torch.erf(distance / (np.sqrt(2) * sigma)) / distance)
         return 0.5 * factor / (2 * np.pi) * q * (potential @ q) + (0.0 if own_removed else own)
-    lengths = cell.detach().norm(dim=1).numpy()
+    chosen = cell.detach() if chosen_in is None else chosen_in
+    lengths = chosen.norm(dim=1).numpy()
     ranges = [np.arange(-int(n), int(n) + 1) for n in lengths / spacing + 1e-6]
     n = torch.tensor(np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, 3))
     k = 2 * np.pi * n.double() @ torch.linalg.inv(cell).T
     square = (k**2).sum(dim=1)
-    inside = (square.detach() <= (2 * np.pi / spacing) ** 2 * (1 + 1e-9)) & (n != 0).any(dim=1)
+    length = 2 * np.pi * (n.double() @ torch.linalg.inv(chosen).T).norm(dim=1)
+    inside = (length <= 2 * np.pi / spacing * (1 + 5e-10)) & (n != 0).any(dim=1)
     k, square = k[inside], square[inside]
     weight = factor / torch.linalg.det(cell).abs() * torch.exp(-0.5 * sigma**2 * square) / square
     waves = torch.exp(1j * (r @ k.T))

@@ -19,6 +19,7 @@ WAITING = (
     "cuda_kernel_cases.py",
     "cuda_list_cases.py",
     "cuda_pair_cases.py",
+    "cuda_particle_mesh_cases.py",
 )
 EDGES = ("cuda_edge_cases.py", "cuda_large_cases.py", "cuda_table_cases.py")
 NODES = (

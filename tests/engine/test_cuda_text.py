@@ -42,10 +42,12 @@ def test_sums_over_waves_stay_in_registers(dtype: str) -> None:
         find_nvrtc()
     except KernelCompileError as error:
         pytest.skip(str(error))
-    _, log = compile_cuda(texts(dtype)["ewald"], "sm_90", "--ptxas-options=-v")
-    found = resources_of(log)
+    found = {}
+    for name in ("ewald", "particle_mesh"):
+        _, log = compile_cuda(texts(dtype)[name], "sm_90", "--ptxas-options=-v")
+        found |= resources_of(log)
     limits = {"float32": 128, "float64": 255}
-    for name in ("wave_sums", "wave_fields"):
+    for name in ("wave_sums", "wave_fields", "transform", "transform_charges"):
         assert found[name].local_bytes == 0, f"{name}: {found[name]}"
         assert found[name].registers <= limits[dtype], f"{name}: {found[name]}"
 

@@ -46,6 +46,13 @@ def package(dtype: str = "float64", numbers: str = "usual", own: str = "removed"
     return p.package()
 
 
+def of_types(charges: Array, dtype: str = "float64") -> Any:
+    """Return a package whose charges depend on the types alone."""
+    p = Program(3, dtype)
+    p.ewald(p.table("1x0e", charges.reshape(3, 1)), *NUMBERS["usual"], True, "long_range")
+    return p.package()
+
+
 def system(box: Array | None, nodes: int = 13, seed: int = 0) -> dict[str, Any]:
     """Return a system for the engine. Atoms may be outside the cell."""
     rng = np.random.default_rng(seed)
@@ -149,6 +156,71 @@ def test_differences_of_energies(tmp_path: Path) -> None:
         assert found == pytest.approx(-(got["virial"] * strain).sum(), abs=1e-7)
 
 
+def test_fixed_waves(tmp_path: Path) -> None:
+    """The integers of the first cell are kept, and the energy is smooth where waves enter."""
+    path = tmp_path / "p.mdcg"
+    charges = np.array([0.4, -0.8, 0.1])
+    s = system(0.999 * BOXES["edges of ten spacings"])
+    kept = open_model(of_types(charges), path, fixed_waves=True)
+    free = open_model(of_types(charges), path)
+
+    def at(model: Any, scale: float, **wanted: Any) -> Any:
+        now = {name: scale * s[name] for name in ("positions", "cell")}
+        return model.evaluate(**{**s, **now}, **wanted)
+
+    def jump(model: Any) -> float:
+        """Return what the energy of an atom lacks to be a parabola near a cube of ten spacings."""
+        e = [at(model, (1 + k * 1e-5) / 0.999, forces=False)["energy"] for k in (-3, -1, 1, 3)]
+        return float(abs(e[3] - 3 * e[2] + 3 * e[1] - e[0]) / len(s["types"]))
+
+    assert np.array_equal(at(kept, 1.0)["forces"], at(free, 1.0)["forces"])
+    assert jump(free) > 1e-6
+    assert jump(kept) < 1e-9
+    scale = 1.002 / 0.999
+    got = at(kept, scale, virial=True)
+    q, r, cell, first = (
+        torch.tensor(x)
+        for x in (charges[s["types"]], scale * s["positions"], scale * s["cell"], s["cell"])
+    )
+    r.requires_grad_()
+    want = ewald(q, r, cell, *NUMBERS["usual"], True, first)
+    (slope,) = torch.autograd.grad(want.sum(), r)
+    close(got["energies"], want.detach().numpy(), 1e-11, "energies")
+    close(got["forces"], -slope.numpy(), 1e-11, "forces")
+    e = [at(kept, scale * (1 + k * 1e-4), forces=False)["energy"] for k in (-2, -1, 1, 2)]
+    pressure = (8 * (e[2] - e[1]) - (e[3] - e[0])) / 12e-4
+    assert pressure == pytest.approx(-np.trace(got["virial"].reshape(3, 3)), rel=1e-8)
+
+
+def test_refusals_of_fixed_waves(tmp_path: Path) -> None:
+    path = tmp_path / "p.mdcg"
+    model = open_model(package(), path, fixed_waves=True)
+    s = system(CELLS["triclinic"])
+    with pytest.raises(_core.EngineError, match="cell vectors"):
+        model.evaluate(**{**s, "cell": np.ones((3, 3))})  # no first cell, because it failed
+    turned = np.array([[0.6, 0.8, 0.0], [-0.8, 0.6, 0.0], [0.0, 0.0, 1.0]])
+    want = model.evaluate(**s)["energy"]
+    got = model.evaluate(s["positions"] @ turned, s["types"], cell=s["cell"] @ turned,
+                         periodic=(True, True, True))  # fmt: skip
+    assert got["energy"] == pytest.approx(want, rel=1e-12)
+    message = r"this cell is strained by 2[89]\.\d % from it, expected at most 25 % and the same"
+    with pytest.raises(_core.EngineError, match=message):
+        model.evaluate(**{**s, "cell": s["cell"] * 1.155})
+    open_system = {"positions": s["positions"], "types": s["types"]}
+    assert np.isfinite(model.evaluate(**open_system)["energy"])
+    with pytest.raises(_core.EngineError, match="fixed_waves is set, and a batch has cells of its"):
+        model.evaluate_batch(
+            first_node=np.array([0, len(s["types"])]), positions=s["positions"], types=s["types"],
+            cells=s["cell"][None], periodic=np.ones((1, 3), bool),
+        )  # fmt: skip
+    p = Program(3, "float64")
+    p.readout(p.features(7))
+    with pytest.raises(
+        _core.EngineError, match=r"fixed_waves is set, and the network of .* has no"
+    ):
+        open_model(p.package(), path, fixed_waves=True)
+
+
 def test_lists_of_neighbours(tmp_path: Path) -> None:
     """A list that is given brings its cell; edges with shifts alone do not."""
     model = open_model(package(), tmp_path / "p.mdcg")
@@ -207,21 +279,34 @@ def test_open_systems_of_several_ranks(tmp_path: Path) -> None:
     rank.close()
 
 
-def test_batches(tmp_path: Path) -> None:
-    model = open_model(package(), tmp_path / "p.mdcg")
-    systems = [system(BOXES[box], seed=i) for i, box in enumerate(("triclinic", "cubic", "small"))]
-    got = model.evaluate_batch(
-        first_node=np.cumsum([0, *(len(s["types"]) for s in systems)]),
-        positions=np.concatenate([s["positions"] for s in systems]),
-        types=np.concatenate([s["types"] for s in systems]),
-        cells=np.stack([s["cell"] for s in systems]),
-        periodic=np.ones((3, 3), bool),
-        virial=True,
-    )
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches(tmp_path: Path, threads: int) -> None:
+    """Threads share the systems of a batch; each system has the bits that it has alone."""
+    open_model(package(), tmp_path / "p.mdcg")
+    model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic", threads=threads)
+    boxes = ("triclinic", "cubic", "open", "small", "left-handed", "large")
+    systems = [
+        system({**BOXES, "large": 34.0 * np.eye(3)}[box], 600 if box == "large" else 13, seed=i)
+        for i, box in enumerate(boxes)
+    ]
+    batch = {
+        "first_node": np.cumsum([0, *(len(s["types"]) for s in systems)]),
+        "positions": np.concatenate([s["positions"] for s in systems]),
+        "types": np.concatenate([s["types"] for s in systems]),
+        "cells": np.stack([s.get("cell", np.eye(3)) for s in systems]),
+        "periodic": np.stack([np.full(3, "cell" in s) for s in systems]),
+    }
     want = [model.evaluate(**s, virial=True) for s in systems]
-    assert np.array_equal(got["forces"], np.concatenate([each["forces"] for each in want]))
-    assert np.array_equal(got["energy"], [each["energy"] for each in want])
-    assert np.array_equal(got["virial"], [each["virial"] for each in want])
+    for _ in range(2):
+        got = model.evaluate_batch(**batch, virial=True)
+        assert np.array_equal(got["forces"], np.concatenate([each["forces"] for each in want]))
+        assert np.array_equal(got["energy"], [each["energy"] for each in want])
+        assert np.array_equal(got["virial"], [each["virial"] for each in want])
+    batch["periodic"][0, 2] = False
+    with pytest.raises(_core.EngineError, match="periodic along 2 directions, expected 0 or 3"):
+        model.evaluate_batch(**batch)
+    with pytest.raises(_core.EngineError, match="no virials of single atoms"):
+        model.evaluate_batch(**batch, virials=True)
 
 
 def test_refusals(tmp_path: Path) -> None:

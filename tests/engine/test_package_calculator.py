@@ -220,7 +220,7 @@ def test_types_that_are_no_elements(tmp_path: Path) -> None:
 
 
 def test_package_options_are_refused_for_torch_models() -> None:
-    with pytest.raises(ValueError, match="precision, memory and dispersion are for packages"):
+    with pytest.raises(ValueError, match="precision, memory, fixed_waves and dispersion are for"):
         MDCGCalculator("some.model", threads=2)
 
 

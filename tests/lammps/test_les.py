@@ -67,6 +67,24 @@ def test_dynamics_in_cells_that_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_fixed_waves(tmp_path: Path, ranks: int) -> None:
+    """The waves of the first box are kept while it changes, as in the calculator."""
+    atoms = crystal("cubic")
+    write_data(tmp_path / "test.data", atoms)
+    change = "change_box all x scale 1.08 y scale 1.08 z scale 1.08 remap\nrun 0\n"
+    output = run_input(
+        tmp_path, head(LES, settings="fixed_waves yes") + OUTPUT + "run 0\n" + change, ranks=ranks
+    )
+    calc, usual = MDCGCalculator(LES, threads=1, fixed_waves=True), MDCGCalculator(LES, threads=1)
+    energies = [calc.get_potential_energy(atoms)]
+    atoms.set_cell(1.08 * atoms.cell.array, scale_atoms=True)
+    energies.append(calc.get_potential_energy(atoms))
+    found = [float(run["PotEng"][0]) for run in output.runs]
+    np.testing.assert_allclose(found, energies, rtol=1e-10)
+    assert abs(usual.get_potential_energy(atoms) - energies[1]) > 1e-6
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_open_systems(tmp_path: Path, ranks: int) -> None:
     """A molecule that lies on one of two ranks; the other one is empty."""
     atoms = molecule_in_a_corner()
@@ -91,6 +109,11 @@ REFUSED = {
         "p p p",
         "neigh_modify exclude type 1 2\nrun 0",
         "the long-range sum acts between all atoms, and neigh_modify exclude",
+    ),
+    "fixed waves": (
+        "p p p",
+        "pair_style mdcg fixed_waves always",
+        "fixed_waves is always, expected yes (the waves of the first cell), or no",
     ),
     "not asked for": (
         "p p p",

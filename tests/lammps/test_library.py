@@ -131,6 +131,8 @@ class Info(ctypes.Structure):
         ("exchange_bytes", ctypes.c_int),
         ("digest", ctypes.c_char_p),
         ("has_energy", ctypes.c_int),
+        ("has_charges", ctypes.c_int),
+        ("is_long_range", ctypes.c_int),
     ]
 
 
@@ -155,6 +157,16 @@ def test_rows_that_are_announced(name: str, dtype: str, item: int) -> None:
     assert info.double_precision == (item == 8)
     assert info.num_exchanges == len(widths(name, item))
     assert info.exchange_bytes == max(widths(name, item)) * item
+    library.mdcg_close(model)
+
+
+@pytest.mark.parametrize("name", ["mace", "mace_les"])
+def test_long_range_sums_are_announced(name: str) -> None:
+    library = ctypes.CDLL(str(LIBRARY))
+    model, info = ctypes.c_void_p(), Info(size=ctypes.sizeof(Info))
+    assert library.mdcg_open(os.fsencode(package(name, "float64")), None, ctypes.byref(model)) == 0
+    assert library.mdcg_describe(model, ctypes.byref(info)) == 0
+    assert (info.is_long_range, info.has_charges) == ((1, 1) if name == "mace_les" else (0, 0))
     library.mdcg_close(model)
 
 

@@ -106,6 +106,43 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
         MDCGCalculator(tmp_path / "p.mdcg", memory="50 %")
 
 
+def test_committees(build: Any, tmp_path: Path) -> None:
+    """A committee gives the mean of the charges, and their deviation."""
+    paths = [tmp_path / f"{k}.mdcg" for k in range(2)]
+    for k, path in enumerate(paths):
+        model = model_of(build)
+        with torch.no_grad():
+            for parameter in model.les_readouts.parameters():
+                parameter.mul_(1.0 + 0.5 * k)
+        convert_model(model).save(path)
+    atoms = water(1, seed=4)
+    single = np.stack([MDCGCalculator(path).get_property("charges", atoms) for path in paths])
+    calc = MDCGCalculator(paths)
+    np.testing.assert_allclose(calc.get_property("charges", atoms), single.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(calc.results["charges_std"], single.std(axis=0), rtol=1e-10)
+    np.testing.assert_array_equal(calc.results["charges_committee"], single)
+    assert single.std(axis=0).min() > 1e-6
+    batch = calc.batch([atoms], ["charges"])[0]
+    np.testing.assert_allclose(batch["charges_std"], single.std(axis=0), rtol=1e-10)
+
+
+def test_fixed_waves(build: Any, tmp_path: Path) -> None:
+    """The calculator keeps the waves of its first cell; a torch model has no such option."""
+    model = model_of(build)
+    convert_model(model).save(tmp_path / "p.mdcg")
+    calc = MDCGCalculator(tmp_path / "p.mdcg", fixed_waves=True)
+    atoms = water(2, seed=4)
+    usual = MDCGCalculator(tmp_path / "p.mdcg")
+    assert calc.get_potential_energy(atoms) == usual.get_potential_energy(atoms)
+    atoms.set_cell(1.1 * atoms.cell.array, scale_atoms=True)
+    assert abs(calc.get_potential_energy(atoms) - usual.get_potential_energy(atoms)) > 1e-7
+    atoms.set_cell(1.3 * atoms.cell.array, scale_atoms=True)
+    with pytest.raises(InputError, match=r"this cell is strained by .* open the model once more"):
+        calc.get_potential_energy(atoms)
+    with pytest.raises(ValueError, match="fixed_waves and dispersion are for packages"):
+        MDCGCalculator(model, fixed_waves=True)
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

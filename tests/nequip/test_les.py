@@ -12,8 +12,11 @@ from nequip.data import AtomicDataDict, register_fields
 from nequip.nn import AtomwiseReduce, GraphModuleMixin, ScalarMLP
 
 from mdcg import MDCGCalculator
+from mdcg.cli.patch import main
 from mdcg.errors import UnsupportedProblemError
-from mdcg.package import convert_model
+from mdcg.package import Package, convert_model
+from mdcg.package.convert import ConversionOptions
+from mdcg.package.les import set_constants
 from mdcg.package.verification import verify_package
 from mdcg.patch import patch_model, verify_patch
 from mdcg.patch.models import copy_model
@@ -100,6 +103,53 @@ def test_results_are_those_of_the_model(
     assert report.note == ""  # its own stress is the derivative
     calc = MDCGCalculator(tmp_path / "p.mdcg")
     assert np.abs(calc.get_property("charges", water(1, seed=2))).min() > 1e-6
+
+
+def test_constants_of_the_training(build: Any, tmp_path: Path) -> None:
+    """Constants that the installed library gives a model can be set at conversion."""
+    model = model_of(build)
+    options = ConversionOptions(les_factor=90.0474, les_own_part="kept")
+    package = convert_model(model, options)
+    assert package.layers[-1]["factor"] == 90.0474
+    assert package.layers[-1]["own_part"] == "kept"
+    assert convert_model(model).layers[-1]["factor"] == 90.4756  # the model stays as it was
+    package.save(tmp_path / "p.mdcg")
+    assert not verify_package(tmp_path / "p.mdcg", model).passed
+    set_constants(model, 90.0474, "kept")
+    report = verify_package(tmp_path / "p.mdcg", model)
+    assert report.passed, str(report)
+    one = convert_model(model_of(build), ConversionOptions(les_own_part="kept")).layers[-1]
+    assert (one["factor"], one["own_part"]) == (90.4756, "kept")
+    for wrong, message in (
+        ({"les_factor": -1.0}, "the norm factor is -1, expected a number over 0"),
+        ({"les_own_part": "some"}, "the own part is 'some', expected 'kept' or 'removed'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            convert_model(model, ConversionOptions(**wrong))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the model is none of NequIP-LES, whose checkpoints lack"):
+        convert_model(build("preset-like"), ConversionOptions(les_factor=90.0))
+
+
+def test_constants_at_the_command_line(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints the constants, and compares with a model that has them, too."""
+    monkeypatch.setattr("mdcg.package.convert.load_with_digest", lambda _: (model_of(build), "0"))
+    (tmp_path / "m.ckpt").touch()
+    constants = ["--les-factor", "90.0474", "--les-own-part", "kept"]
+    command = [str(tmp_path / "m.ckpt"), "-o", str(tmp_path / "m.mdcg"), "-q"]
+    assert main([*command, *constants]) == 0
+    printed = capsys.readouterr().out
+    assert "norm factor 90.0474 eV Å/e², own part kept" in printed
+    package = Package.open(tmp_path / "m.mdcg")
+    assert package.manifest["verification"]["passed"]
+    assert package.layers[-1]["own_part"] == "kept"
+    monkeypatch.setattr("mdcg.package.convert.load_with_digest", lambda _: (build(), "0"))
+    assert main([*command, *constants, "--force"]) == 2
+    assert "the model is none of NequIP-LES" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*command[:2], str(tmp_path / "m.pt"), *constants])
+    assert "--les-factor is an option of .mdcg packages" in capsys.readouterr().err
 
 
 def test_patched_in_place(build: Any) -> None:

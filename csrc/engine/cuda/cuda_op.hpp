@@ -16,6 +16,7 @@ namespace mdcg {
 template <typename T>
 class CudaGhosts;    // engine/cuda/ghosts.hpp
 class DevicePoints;  // engine/cuda/device_points.hpp
+struct BatchPart;    // engine/cuda/batch.hpp
 
 // All rows are on the device. `edge_gradient` has a row for each edge and each of
 // edges->gradient_streams; the sum over streams is the gradient.
@@ -37,6 +38,8 @@ public:
     double* virials = nullptr;
     const double* cell = nullptr;    // of the host, [3][3] Å, rows are vectors; null: open
     const bool* periodic = nullptr;  // [3], if there is a cell
+    // The systems of the nodes, with cells of their own, in place of `cell`; null: there is one.
+    const BatchPart* batch = nullptr;
 
     // Device memory, aligned to 256 bytes, which the operation may use until this forward or
     // backward has ended. An operation asks for at most what its scratch_bytes returns.
@@ -84,6 +87,11 @@ public:
     // DeviceEdges::first_inner on) and for the others, in any order. Gradients of ghosts are
     // complete after the call for the others.
     virtual bool takes_halves() const { return false; }
+    // Called before each evaluation, without a row of it: reserves memory that is the operation's
+    // own, after worker.edges->before_growth.
+    virtual void reserve(const CudaWorker<T>&) {}
+    // Device memory of the operation's own that depends on the system.
+    virtual std::size_t bytes() const { return 0; }
     // Scratch memory that forward or backward will ask for, for this list.
     virtual std::size_t scratch_bytes(const DeviceEdges&) const { return 0; }
     virtual void forward(CudaWorker<T>& worker, Range nodes) const = 0;

@@ -106,8 +106,8 @@ public:
     std::vector<ReceiverRange> divided(std::int64_t most_edges) const;
 
     static constexpr std::size_t ALL = std::numeric_limits<std::size_t>::max();
-    // Called with the bytes that memory for edges must grow by. Returns how much more it may grow,
-    // or throws.
+    // Called with the bytes that memory for edges, or of an operation, must grow by. Returns how
+    // much more it may grow, or throws.
     std::function<std::size_t(std::size_t)> before_growth = [](std::size_t) { return ALL; };
     // How the next list is made.
     EdgeOrder edge_order = EdgeOrder::any;

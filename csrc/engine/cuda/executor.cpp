@@ -89,7 +89,9 @@ void CudaExecutor<T>::take_inputs() {
 
 template <typename T>
 std::size_t CudaExecutor<T>::bytes() const {
-    return graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
+    std::size_t of_ops = 0;
+    for (const auto& op : ops_) of_ops += op->bytes();
+    return of_ops + graph_.bytes() + cells_.bytes() + arena_.bytes() + edge_gradient_.bytes() +
            results_.bytes() + energy_weights_.bytes() + own_forces_.bytes() + ghosts_.bytes() +
            (points_ ? points_->bytes() : 0) + (batch_ ? batch_->bytes() : 0);
 }
@@ -270,6 +272,9 @@ void CudaExecutor<T>::run(const Graph& graph, Communicator* communicator, const 
     worker_.cell = wanted.cell;
     worker_.periodic = wanted.periodic;
     worker_.inputs = wanted.inputs;
+    worker_.waves_cell = wanted.waves_cell;
+    worker_.batch = wanted.batch;
+    for (const auto& op : ops_) op->reserve(worker_);
     worker_.energy_weights = upload_energy_weights(graph, wanted);
     if (wanted.descriptors != nullptr) {
         std::int64_t width = 0;

@@ -68,9 +68,10 @@ public:
     struct Wanted {
         bool gradient = false, forces = false, virial = false, virials = false;
         double* descriptors = nullptr;  // [num_local][descriptor_width] in the given order
-        const double *energy_weights = nullptr, *cell = nullptr;  // see System
+        const double *energy_weights = nullptr, *cell = nullptr, *waves_cell = nullptr;  // System
         const bool* periodic = nullptr;
-        const double* inputs = nullptr;  // see StepRows
+        const double* inputs = nullptr;    // see StepRows
+        const BatchPart* batch = nullptr;  // see CudaWorker
     };
     void run(const Graph& graph, Communicator* communicator, const Wanted& wanted);
 

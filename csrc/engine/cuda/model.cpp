@@ -98,7 +98,7 @@ public:
     }
 
     bool do_evaluate_batch(const Batch& batch, const Results& results) override {
-        if (program_.reads_points || program_.reads_system) return false;
+        if (program_.reads_points) return false;
         const auto nodes = [&](std::int64_t first, std::int64_t end) {
             return batch.first_node[end] - batch.first_node[first];
         };
@@ -310,6 +310,7 @@ private:
         wanted.gradient = wanted.virial || results.forces != nullptr;
         wanted.descriptors = results.descriptors;
         wanted.inputs = part.batch.inputs;
+        wanted.batch = &part;
         executor_->run(graph_, nullptr, wanted);
         layers_ms_ = clock.lap();
         executor_->store(part, results);
@@ -392,6 +393,7 @@ private:
         wanted.cell = system.cell;
         wanted.periodic = system.periodic;
         wanted.inputs = system.inputs;
+        wanted.waves_cell = system.waves_cell;
         executor_->run(graph_, communicator, wanted);
         layers_ms_ = clock.lap();
         store(results, threads);

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/types.hpp"
 
 #if defined(__clang__)
@@ -122,6 +126,19 @@ inline FloatVector exponential(FloatVector x) {
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     return (FloatVector)((Int32Vector)p + ((Int32Vector)shifted << 23));
+}
+
+inline DoubleVector square_root(DoubleVector v) {
+#if defined(__AVX512F__)
+    return (DoubleVector)_mm512_sqrt_pd((__m512d)v);
+#elif defined(__AVX__)
+    return (DoubleVector)_mm256_sqrt_pd((__m256d)v);
+#elif defined(__SSE2__)
+    return (DoubleVector)_mm_sqrt_pd((__m128d)v);
+#else
+    for (int i = 0; i < lanes<double>; ++i) v[i] = __builtin_sqrt(v[i]);
+    return v;
+#endif
 }
 
 // Natural logarithm of positive normal numbers, by 2 atanh((m-1)/(m+1)) of the mantissa m.

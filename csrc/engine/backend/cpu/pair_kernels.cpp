@@ -1,36 +1,13 @@
 // The functions of PairKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "engine/backend/cpu/lanes.hpp"
-
-namespace mdcg {
-namespace {
-
-using V = DoubleVector;
-
-inline V square_root(V v) {
-#if defined(__AVX512F__)
-    return (V)_mm512_sqrt_pd((__m512d)v);
-#elif defined(__AVX__)
-    return (V)_mm256_sqrt_pd((__m256d)v);
-#elif defined(__SSE2__)
-    return (V)_mm_sqrt_pd((__m128d)v);
-#else
-    for (int i = 0; i < lanes<double>; ++i) v[i] = __builtin_sqrt(v[i]);
-    return v;
-#endif
-}
-
-}  // namespace
-}  // namespace mdcg
 
 // NOTES: included after exponential() and square_root(), which its functions call.
 #include "engine/backend/cpu/pair_kernels.hpp"
 
 namespace mdcg {
 namespace {
+
+using V = DoubleVector;
 
 // A vector of pairs: the vectors from the points to the atom, and which pairs count.
 struct Pairs {

@@ -1,9 +1,13 @@
 // The functions of WaveKernels, compiled once per instruction set, x86-64-v<MDCG_SIMD_LEVEL>.
 #include "engine/backend/cpu/wave_kernels.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/backend/cpu/lanes.hpp"
+
+// NOTES: included after exponential() and square_root(), which its functions call.
+#include "kernels/particle_mesh.hpp"
 
 namespace mdcg {
 namespace {
@@ -89,11 +93,106 @@ void wave_fields(const WaveTile& tile, const WaveColumn* columns, std::int64_t n
     }
 }
 
+// -- particle mesh -------------------------------------------------------------------------------
+
+void mesh_window(int points, const double* rests, MeshWindow& found) {
+    const double unit = 2.0 / points;
+    for (int d = 0; d < 3; ++d)
+        for (int k = 0; k < WINDOW_WIDTH; k += LANES) {
+            V z;
+            for (int l = 0; l < LANES; ++l) z[l] = (k + l - (points / 2 - 1) - rests[d]) * unit;
+            const Window<V> w = window(WINDOW_EXPONENT * points, z);
+            store(found.values[d] + k, w.value);
+            store(found.slopes[d] + k, w.slope * -unit);
+        }
+    for (int d = 0; d < 3; ++d)
+        for (int k = points; k < WINDOW_WIDTH; ++k) found.values[d][k] = found.slopes[d][k] = 0;
+}
+
+template <int WIDTH>
+void spread(int points, double charge, const MeshWindow& window, double* const* rows) {
+    V along[WIDTH / LANES];
+    for (int v = 0; v < WIDTH / LANES; ++v) along[v] = load<V>(window.values[2] + v * LANES);
+    for (int k = 0; k < points; ++k) {
+        const double part = charge * window.values[1][k];
+        for (int v = 0; v < WIDTH / LANES; ++v) {
+            double* const at = rows[k] + v * LANES;
+            store(at, load<V>(at) + along[v] * part);
+        }
+    }
+}
+void mesh_spread(int points, double charge, const MeshWindow& window, double* const* rows) {
+    if (points <= WINDOW_WIDTH / 2) return spread<WINDOW_WIDTH / 2>(points, charge, window, rows);
+    spread<WINDOW_WIDTH>(points, charge, window, rows);
+}
+
+template <int WIDTH>
+void gather(int points, const MeshWindow& window, const double* const* rows, double* sums) {
+    constexpr int VECTORS = WIDTH / LANES;
+    V total[VECTORS] = {}, along1[VECTORS] = {}, along2[VECTORS] = {};
+    for (int k1 = 0; k1 < points; ++k1) {
+        V plane[VECTORS] = {}, slope[VECTORS] = {};
+        for (int k2 = 0; k2 < points; ++k2)
+            for (int v = 0; v < VECTORS; ++v) {
+                const V found = load<V>(rows[k1 * points + k2] + v * LANES);
+                plane[v] += found * window.values[1][k2];
+                slope[v] += found * window.slopes[1][k2];
+            }
+        for (int v = 0; v < VECTORS; ++v) {
+            total[v] += plane[v] * window.values[0][k1];
+            along1[v] += plane[v] * window.slopes[0][k1];
+            along2[v] += slope[v] * window.values[0][k1];
+        }
+    }
+    V of[4] = {};
+    for (int v = 0; v < VECTORS; ++v) {
+        const V value = load<V>(window.values[2] + v * LANES);
+        of[0] += total[v] * value, of[1] += along1[v] * value, of[2] += along2[v] * value;
+        of[3] += total[v] * load<V>(window.slopes[2] + v * LANES);
+    }
+    for (int i = 0; i < 4; ++i) sums[i] = sum(of[i]);
+}
+void mesh_gather(int points, const MeshWindow& window, const double* const* rows, double* sums) {
+    if (points <= WINDOW_WIDTH / 2) return gather<WINDOW_WIDTH / 2>(points, window, rows, sums);
+    gather<WINDOW_WIDTH>(points, window, rows, sums);
+}
+
+// Products of 4 packed rows and `VECTORS` vectors of columns.
+template <int VECTORS>
+inline void multiply(std::int64_t depth, std::int64_t columns, const double* packed,
+                     const double* table, double* out) {
+    V sums[4][VECTORS] = {};
+    for (std::int64_t k = 0; k < depth; ++k) {
+        const double* const from = packed + k * MESH_ROWS;
+        V right[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) right[v] = load<V>(table + k * columns + v * LANES);
+        for (int r = 0; r < 4; ++r)
+            for (int v = 0; v < VECTORS; ++v) sums[r][v] += from[r] * right[v];
+    }
+    for (int r = 0; r < 4; ++r)
+        for (int v = 0; v < VECTORS; ++v) store(out + r * columns + v * LANES, sums[r][v]);
+}
+
+void mesh_product(std::int64_t depth, std::int64_t columns, const double* in, std::int64_t stride,
+                  const double* table, double* packed, double* out) {
+    static_assert(MESH_STEP % LANES == 0, "whole vectors");
+    for (std::int64_t k = 0; k < depth; ++k)
+        std::copy_n(in + k * stride, MESH_ROWS, packed + k * MESH_ROWS);
+    std::int64_t column = 0;
+    for (; column + 2 * LANES <= columns; column += 2 * LANES)
+        for (int r = 0; r < MESH_ROWS; r += 4)
+            multiply<2>(depth, columns, packed + r, table + column, out + r * columns + column);
+    for (; column < columns; column += LANES)
+        for (int r = 0; r < MESH_ROWS; r += 4)
+            multiply<1>(depth, columns, packed + r, table + column, out + r * columns + column);
+}
+
 }  // namespace
 
 template <int level>
 WaveKernels wave_kernels() {
-    return {&wave_powers, &wave_sums, &wave_fields};
+    return {&wave_powers, &wave_sums,   &wave_fields, &mesh_window,
+            &mesh_spread, &mesh_gather, &mesh_product};
 }
 template WaveKernels wave_kernels<MDCG_SIMD_LEVEL>();
 

@@ -1,4 +1,4 @@
-// Sums over plane waves for a tile of atoms, for several instruction sets.
+// Sums over plane waves for a tile of atoms, and a particle mesh, for several instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,17 @@ struct WaveTile {
     const double *cosine[3], *sine[3];  // [n][WAVE_TILE]
 };
 
+// The window of an atom in each direction: values, and derivatives by the position, in steps of the
+// mesh. Rows are padded with zeros.
+constexpr int WINDOW_WIDTH = 16;
+struct MeshWindow {
+    alignas(64) double values[3][WINDOW_WIDTH];
+    alignas(64) double slopes[3][WINDOW_WIDTH];
+};
+
+// Rows of a block of WaveKernels::mesh_product.
+constexpr int MESH_ROWS = 16;
+
 struct WaveKernels {
     // Writes cosines and sines [count][WAVE_TILE] of n times `phases` [WAVE_TILE], which are
     // fractions of 2^64.
@@ -27,6 +38,18 @@ struct WaveKernels {
     // Writes the sums of re(t) to `real` [WAVE_TILE], and of n im(t) to `slopes` [3][WAVE_TILE].
     void (*wave_fields)(const WaveTile& tile, const WaveColumn* columns, std::int64_t num_columns,
                         const double* factors, double* real, double* slopes);
+
+    // Finds the window of `points` points for an atom that is rests [3] steps behind a point.
+    void (*mesh_window)(int points, const double* rests, MeshWindow& window);
+    // Adds charge * values[1] * values[2] to rows of the mesh, at `row(k)` for k < points.
+    void (*mesh_spread)(int points, double charge, const MeshWindow& window, double* const* rows);
+    // Sums what `rows` [points][points] have in the window: sums[0], and derivatives sums[1..3].
+    void (*mesh_gather)(int points, const MeshWindow& window, const double* const* rows,
+                        double* sums);
+    // out[row][column] = sum over k of in[k][row] table[k][column] for MESH_ROWS rows, where rows
+    // of `in` are `stride` items apart. `packed` has room for [depth][MESH_ROWS].
+    void (*mesh_product)(std::int64_t depth, std::int64_t columns, const double* in,
+                         std::int64_t stride, const double* table, double* packed, double* out);
 };
 
 // The kernels compiled for x86-64-v<level>; simd() chooses the level.

@@ -16,6 +16,8 @@
 #include "engine/error.hpp"
 #include "engine/graph.hpp"
 #include "engine/ops/system/ewald.hpp"
+#include "engine/ops/system/particle_mesh_cpu.hpp"
+#include "kernels/particle_mesh.hpp"
 
 namespace mdcg {
 
@@ -80,6 +82,8 @@ private:
 
     // -- periodic cells --------------------------------------------------------------------------
 
+    bool uses_mesh() const { return ParticleMesh::is_faster(waves_, MESH_PAIRS_CPU); }
+
     void fill(Tile& tile, const Worker<T>& worker, Range nodes, std::int64_t number) const {
         tile.begin = nodes.begin + number * WAVE_TILE;
         tile.end = std::min(nodes.end, tile.begin + WAVE_TILE);
@@ -100,22 +104,26 @@ private:
         }
     }
 
-    // Finds the sums of the nodes of this process, and those of all. Results are the same for every
-    // number of threads, because integers are added.
+    // Finds the sums of the nodes of this process. Results are the same for every number of
+    // threads, because integers are added.
     void find_sums(const Worker<T>& worker, Range nodes) const {
-        const auto count = size(4 * waves_.num_pairs());
-        std::vector<std::vector<std::int64_t>> of_thread(size(std::max(worker.threads, 1)));
+        if (uses_mesh()) {
+            charges_.resize(size(nodes.end - nodes.begin));
+            for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
+                charges_[size(n - nodes.begin)] = charge(worker, n);
+            return mesh_.find_sums(waves_, nodes.end - nodes.begin,
+                                   worker.positions + 3 * nodes.begin, charges_.data(),
+                                   worker.threads, sums_);
+        }
+        for (std::vector<std::int64_t>& sums : sums_of_thread_) sums.assign(sums_.size(), 0);
         each_tile(worker, nodes, [&](std::int64_t number, int thread) {
-            std::vector<std::int64_t>& sums = of_thread[size(thread)];
-            if (sums.empty()) sums.resize(count);
             Tile& tile = tiles_[size(thread)];
             fill(tile, worker, nodes, number);
             simd<double>().wave_sums(tile.waves(), tile.charges, waves_.columns().data(),
                                      static_cast<std::int64_t>(waves_.columns().size()),
-                                     sums.data());
+                                     sums_of_thread_[size(thread)].data());
         });
-        sums_.assign(count, 0);
-        for (const std::vector<std::int64_t>& sums : of_thread)
+        for (const std::vector<std::int64_t>& sums : sums_of_thread_)
             for (std::size_t i = 0; i < sums.size(); ++i) sums_[i] += sums[i];
     }
 
@@ -129,13 +137,12 @@ private:
     }
 
     void periodic(Worker<T>& worker, Range nodes) const {
-        waves_.update(worker.cell, spec_.charges);
+        waves_.update(worker.cell, spec_.charges, worker.waves_cell);
         tiles_.resize(size(std::max(worker.threads, 1)));
+        sums_of_thread_.resize(tiles_.size());
+        sums_.assign(size(4 * waves_.num_pairs()), 0);
         std::int64_t total = 0;
-        if (too_large(worker, nodes, total))
-            sums_.assign(size(4 * waves_.num_pairs()), 0);
-        else
-            find_sums(worker, nodes);
+        if (!too_large(worker, nodes, total)) find_sums(worker, nodes);
         own_sums_ = sums_;
         if (worker.communicator != nullptr) {
             sums_.push_back(total);
@@ -172,7 +179,16 @@ private:
     }
 
     void add_fields(Worker<T>& worker, Range nodes) const {
+        if (uses_mesh()) mesh_.find_potentials(waves_, factors_, worker.threads);
         each_tile(worker, nodes, [&](std::int64_t number, int thread) {
+            if (uses_mesh()) {
+                const std::int64_t begin = nodes.begin + number * WAVE_TILE;
+                for (std::int64_t n = begin; n < std::min(nodes.end, begin + WAVE_TILE); ++n) {
+                    const auto found = mesh_.field(n - nodes.begin);
+                    add_field(worker, n, found.real, found.slopes);
+                }
+                return;
+            }
             Tile& tile = tiles_[size(thread)];
             fill(tile, worker, nodes, number);
             alignas(64) double real[WAVE_TILE], slopes[3 * WAVE_TILE];
@@ -181,15 +197,21 @@ private:
                                        factors_.data(), real, slopes);
             for (std::int64_t n = tile.begin; n < tile.end; ++n) {
                 const auto a = size(n - tile.begin);
-                const double q = tile.charges[a];
-                add_energy(worker, n, 2 * real[a] - (spec_.own_removed ? 2 * spec_.own * q : 0.0));
-                if (!worker.with_gradient) continue;
-                const Vector3 field =
-                    waves_.vector(slopes[a], slopes[WAVE_TILE + a], slopes[2 * WAVE_TILE + a]);
-                for (std::size_t d = 0; d < 3; ++d)
-                    worker.forces[size(3 * n) + d] += 2 * q * field[d];
+                const double along[3] = {slopes[a], slopes[WAVE_TILE + a],
+                                         slopes[2 * WAVE_TILE + a]};
+                add_field(worker, n, real[a], along);
             }
         });
+    }
+
+    // Adds energy and force of a node from the sums of re(t) and n im(t).
+    void add_field(Worker<T>& worker, std::int64_t node, double real,
+                   const double (&slopes)[3]) const {
+        const double q = charge(worker, node);
+        add_energy(worker, node, 2 * real - (spec_.own_removed ? 2 * spec_.own * q : 0.0));
+        if (!worker.with_gradient) return;
+        const Vector3 field = waves_.vector(slopes[0], slopes[1], slopes[2]);
+        for (std::size_t d = 0; d < 3; ++d) worker.forces[size(3 * node) + d] += 2 * q * field[d];
     }
 
     // The part of the atoms of this process in minus the derivative by a strain.
@@ -261,10 +283,13 @@ private:
     const EwaldSpec& spec_;
     // Waves are kept while the cell is the same. Threads change only their own tile.
     mutable Waves waves_;
-    mutable std::vector<Tile> tiles_;                    // [threads]
-    mutable std::vector<std::int64_t> sums_, own_sums_;  // [pair][4] in CHARGE_UNITS
-    mutable std::vector<double> factors_;                // [pair][4]; see WaveKernels::wave_fields
-    mutable std::vector<double> own_forces_;             // [num_local][3] of an open system
+    mutable CpuParticleMesh mesh_{WINDOW_POINTS<T>};
+    mutable std::vector<double> charges_;                            // [num_local], for the mesh
+    mutable std::vector<Tile> tiles_;                                // [threads]
+    mutable std::vector<std::vector<std::int64_t>> sums_of_thread_;  // [threads][pair][4]
+    mutable std::vector<std::int64_t> sums_, own_sums_;              // [pair][4] in CHARGE_UNITS
+    mutable std::vector<double> factors_;     // [pair][4]; see WaveKernels::wave_fields
+    mutable std::vector<double> own_forces_;  // [num_local][3] of an open system
 };
 
 const RegisterOp<EwaldSpec, CpuEwald> registered{"ewald"};

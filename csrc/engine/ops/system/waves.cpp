@@ -17,13 +17,18 @@ constexpr double TOLERANCE = 1e-9;
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
+// The wave vector of integers in a cell with this inverse.
+Vector3 wave_vector(const Matrix3& inverse, double n1, double n2, double n3) {
+    Vector3 k;
+    for (std::size_t d = 0; d < 3; ++d)
+        k[d] = TWO_PI * (n1 * inverse[d][0] + n2 * inverse[d][1] + n3 * inverse[d][2]);
+    return k;
+}
+
 }  // namespace
 
 Vector3 Waves::vector(double n1, double n2, double n3) const {
-    Vector3 k;
-    for (std::size_t d = 0; d < 3; ++d)
-        k[d] = TWO_PI * (n1 * inverse_[d][0] + n2 * inverse_[d][1] + n3 * inverse_[d][2]);
-    return k;
+    return wave_vector(inverse_, n1, n2, n3);
 }
 
 std::array<std::uint64_t, 3> Waves::phases(const double* position) const {
@@ -37,24 +42,44 @@ std::array<std::uint64_t, 3> Waves::phases(const double* position) const {
     return found;
 }
 
-bool Waves::update(const double* cell, const GaussianCharges& charges) {
-    if (!cell_.empty() && std::equal(cell_.begin(), cell_.end(), cell)) return false;
+std::array<double, 3> Waves::largest_numbers(const double* cell, const GaussianCharges& charges) {
+    std::array<double, 3> found{};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const Vector3 row{cell[3 * i], cell[3 * i + 1], cell[3 * i + 2]};
+        found[i] = std::sqrt(dot(row, row)) / charges.spacing * (1 + TOLERANCE);
+    }
+    return found;
+}
+
+bool Waves::has_bounds_of(const double* cell, const GaussianCharges& charges) const {
+    const std::array<double, 3> found = largest_numbers(cell, charges);
+    return !cells_.empty() &&
+           std::equal(bounds_.begin(), bounds_.end(), found.begin(),
+                      [](int bound, double n) { return bound == std::floor(n); });
+}
+
+bool Waves::update(const double* cell, const GaussianCharges& charges, const double* chosen_in) {
+    if (chosen_in == nullptr) chosen_in = cell;
+    if (!cells_.empty() && std::equal(cell, cell + 9, cells_.begin()) &&
+        std::equal(chosen_in, chosen_in + 9, cells_.begin() + 9))
+        return false;
     columns_.clear();
     weights_.clear();
-    cell_.clear();
+    cells_.clear();
     const Matrix3 rows = complete_cell(cell, {true, true, true});
     inverse_ = invert(rows);
     const double volume =
         std::abs(rows[0][0] * (rows[1][1] * rows[2][2] - rows[1][2] * rows[2][1]) -
                  rows[0][1] * (rows[1][0] * rows[2][2] - rows[1][2] * rows[2][0]) +
                  rows[0][2] * (rows[1][0] * rows[2][1] - rows[1][1] * rows[2][0]));
+    const Matrix3 chosen_inverse = invert(complete_cell(chosen_in, {true, true, true}));
     const double longest = TWO_PI / charges.spacing;
     const double limit = longest * longest * (1 + TOLERANCE);
+    const std::array<double, 3> bounds = largest_numbers(chosen_in, charges);
     double count = 1;
     for (std::size_t i = 0; i < 3; ++i) {
-        const double bound = std::sqrt(dot(rows[i], rows[i])) / charges.spacing * (1 + TOLERANCE);
-        count *= (i > 0 ? 2 : 1) * bound + 1;
-        bounds_[i] = static_cast<int>(std::min(bound, limits::MAX_WAVES));
+        count *= (i > 0 ? 2 : 1) * bounds[i] + 1;
+        bounds_[i] = static_cast<int>(std::min(bounds[i], limits::MAX_WAVES));
     }
     if (!(count < limits::MAX_WAVES))
         throw EngineError(ErrorKind::unsupported,
@@ -65,9 +90,10 @@ bool Waves::update(const double* cell, const GaussianCharges& charges) {
     // 0: not one of the waves, or the wave -k is counted
     const auto weight = [&](int n1, int n2, int n3) {
         if (n1 == 0 && (n2 < 0 || (n2 == 0 && n3 <= 0))) return 0.0;
+        const Vector3 chosen = wave_vector(chosen_inverse, n1, n2, n3);
+        if (dot(chosen, chosen) > limit) return 0.0;
         const Vector3 k = vector(n1, n2, n3);
         const double square = dot(k, k);
-        if (square > limit) return 0.0;
         return 2 * charges.factor / volume *
                std::exp(-0.5 * charges.sigma * charges.sigma * square) / square;
     };
@@ -85,7 +111,8 @@ bool Waves::update(const double* cell, const GaussianCharges& charges) {
             }
             if (column.count > 0) columns_.push_back(column);
         }
-    cell_.assign(cell, cell + 9);
+    cells_.assign(cell, cell + 9);
+    cells_.insert(cells_.end(), chosen_in, chosen_in + 9);
     return true;
 }
 

@@ -23,9 +23,15 @@ struct GaussianCharges {
 // E = sum_k w |sum_j q_j exp(i k r_j)|^2 over half of the waves: one of each pair k, -k.
 class Waves {
 public:
-    // Finds the waves of a cell [3][3], rows are vectors. Returns whether the cell has changed.
-    // Throws EngineError if there are too many, and GeometryError if the cell is flat.
-    bool update(const double* cell, const GaussianCharges& charges);
+    // Finds the waves of a cell [3][3], rows are vectors: those with the integers of the waves of
+    // `chosen_in`, or of the cell itself if that is null. Returns whether a cell has changed.
+    // Throws EngineError if there are too many, and GeometryError if a cell is flat.
+    bool update(const double* cell, const GaussianCharges& charges,
+                const double* chosen_in = nullptr);
+
+    // Whether the waves of another cell would have the same largest integers, so that about as many
+    // waves are expected.
+    bool has_bounds_of(const double* cell, const GaussianCharges& charges) const;
 
     std::int64_t num_pairs() const { return static_cast<std::int64_t>(weights_.size()) / 2; }
     const std::vector<WaveColumn>& columns() const { return columns_; }
@@ -40,7 +46,11 @@ public:
     Vector3 vector(double n1, double n2, double n3) const;
 
 private:
-    std::vector<double> cell_;  // [9]; empty: there are no waves yet
+    // The largest |n|, not rounded down.
+    static std::array<double, 3> largest_numbers(const double* cell,
+                                                 const GaussianCharges& charges);
+
+    std::vector<double> cells_;  // [2][9] cell, and that of the integers; empty: no waves yet
     Matrix3 inverse_{};
     std::array<int, 3> bounds_{};
     std::vector<WaveColumn> columns_;
