@@ -132,6 +132,9 @@ class Info(ctypes.Structure):
         ("digest", ctypes.c_char_p),
         ("has_energy", ctypes.c_int),
         ("has_charges", ctypes.c_int),
+        ("num_inputs", ctypes.c_int),
+        ("input_names", ctypes.c_void_p),
+        ("input_defaults", ctypes.c_void_p),
         ("is_long_range", ctypes.c_int),
     ]
 
