@@ -14,7 +14,7 @@ from .test_c_api import compile_c
 
 WAYS = (
     *("cell, list kept", "cell, new list", "cell, all results", "cell, energy alone"),
-    *("edges given", "same edges"),
+    *("edges given", "same edges", "large cell"),
 )
 
 
@@ -35,6 +35,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("mace_water_float64", "generic", 3),
         ("nequip_water_float32", "generated", 1),
         ("nequip_water_float32", "generated", 3),
+        ("mace_les_water_float64", "generic", 2),
     ],
 )
 def test_steps_allocate_nothing(program: Path, name: str, kernels: str, threads: int) -> None:
