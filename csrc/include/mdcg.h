@@ -100,8 +100,8 @@ typedef struct mdcg_info {
     int num_inputs;
     const char* const* input_names; /* [num_inputs] */
     const double* input_defaults;   /* [num_inputs]; NaN: it has none, and must be given */
-    int is_long_range;             /* 1: a long-range sum is part of the energy, which needs cell and
-                                      periodic beside edges, and `sum` of a communicator */
+    int is_long_range; /* 1: a long-range sum is part of the energy, which needs cell and
+                          periodic beside edges, and `sum` of a communicator */
 } mdcg_info;
 
 typedef struct mdcg_device {
