@@ -1,4 +1,7 @@
-"""``mdcg-patch``: convert a checkpoint or patch it with generated kernels, check and save it."""
+"""``mdcg-patch``, ``mdcg convert`` and ``mdcg info``.
+
+They convert a checkpoint or patch it with generated kernels, check and save it; or describe it.
+"""
 
 from __future__ import annotations
 
@@ -63,22 +66,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     return execute(parser, argv)
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    _add_arguments(
-        commands.add_parser("patch", help="the same as the command mdcg-patch", **_ABOUT)
-    )
+def add_convert(commands: Any) -> None:
+    """Add the command ``convert``."""
+    text = "make a package of a checkpoint, or patch it; compare it with the original"
+    _add_arguments(commands.add_parser("convert", help=text, **_ABOUT), "mdcg convert")
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+def add_info(commands: Any) -> None:
+    """Add the command ``info``."""
+    text = "what is in a package or checkpoint, and what it can be used for"
+    parser = commands.add_parser("info", help=text, description=f"Say {text}.")
+    _add_input(parser)
+    _add_levels(parser)
+    unused = dict.fromkeys(("output", "head", "dtype", "types", "radial", "dispersion"))
+    parser.set_defaults(info=True, bundle=(), set=[], run=run, program="mdcg info", **unused)
+
+
+def add_patch(commands: Any) -> None:
+    """Add the command ``patch``."""
+    _add_arguments(commands.add_parser("patch", help="the same as mdcg-patch", **_ABOUT))
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "input",
         metavar="IN",
         type=Path,
-        help="checkpoint (.model, .pt, .ckpt, .nequip.zip), or package (.mdcg) for --info; it is "
-        "never changed",
+        help="checkpoint (.model, .pt, .ckpt, .nequip.zip), or package (.mdcg) to be described; it "
+        "is never changed",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def _add_levels(parser: argparse.ArgumentParser) -> None:
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
+    level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
+
+
+def _add_arguments(parser: argparse.ArgumentParser, program: str = "mdcg-patch") -> None:
+    add = parser.add_argument
+    _add_input(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "-o",
@@ -93,7 +121,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only tell what is in the file and what can be patched; a checkpoint is loaded for "
         "that, which can run code in it, a package is not",
     )
-    add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
     add(
         "--dtype",
@@ -184,13 +211,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="NequIP-LES: whether the interaction of each charge with itself is part of the energy "
         "(default: as in the installed les)",
     )
-    level = parser.add_mutually_exclusive_group()
-    level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
-    level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
-    add("--version", action="version", version=f"mdcg-patch {__version__}")
+    _add_levels(parser)
+    add("--version", action="version", version=f"{program} {__version__}")
     parser.set_defaults(
         run=run,
-        program="mdcg-patch",
+        program=program,
         if_stopped=": nothing was written and no temporary file is left",
         refuse=parser.error,
     )
