@@ -61,7 +61,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "package": {"ase", "numpy", "safetensors", "scipy", "torch"},
     "calculators": {"numpy", "torch", "ase"},
     "bench": {"ase", "numpy", "scipy", "torch"},
-    "cli": {"numpy", "torch", "ase"},
+    "cli": {"numpy", "torch", "ase", "matplotlib", "tqdm"},
     "openmm": {"numpy", "ase", "openmm"},
     "torchsim": {"numpy", "torch", "torch_sim"},
 }

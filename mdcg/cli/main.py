@@ -10,20 +10,21 @@ import sys
 from collections.abc import Sequence
 
 from .._version import __version__
-from . import bench, env, patch, selftest, tools
+from . import bench, env, patch, run, selftest, tools
 from ._common import execute
 
 COMMANDS = (
-    *(patch.add_convert, patch.add_info, tools.add_kernels, bench.add_parser, env.add_parser),
-    *(selftest.add_parser, tools.add_cache, tools.add_lammps, patch.add_patch),
+    *(patch.add_convert, patch.add_info, run.add_parser, tools.add_kernels, bench.add_parser),
+    *(env.add_parser, selftest.add_parser, tools.add_cache, tools.add_lammps, patch.add_patch),
 )
 # Commands that do nothing without arguments: alone, they print their help.
-_NEED_ARGUMENTS = ("convert", "info", "kernels", "patch")
+_NEED_ARGUMENTS = ("convert", "info", "kernels", "patch", "run")
 _EPILOG = """\
 The first steps with a checkpoint of MACE or NequIP:
 
   mdcg info water.model                       what it is, and what it can be used for
   mdcg convert water.model -o water.mdcg      a package, compared with the original
+  mdcg run water.mdcg water.xyz --md nvt --temperature 300 --steps 1000
 
 mdcg COMMAND --help explains a command. The documents are in docs/usage/ of the repository.
 """

@@ -125,7 +125,7 @@ def _add_arguments(parser: argparse.ArgumentParser, program: str = "mdcg-patch")
     add(
         "--dtype",
         "--precision",
-        type=_dtype,
+        type=dtype_argument,
         metavar="{float32,float64}",
         help="convert the model (default: as it is); fp32 and fp64 are the same",
     )
@@ -221,7 +221,8 @@ def _add_arguments(parser: argparse.ArgumentParser, program: str = "mdcg-patch")
     )
 
 
-def _dtype(text: str) -> str:
+def dtype_argument(text: str) -> str:
+    """Parse the name of a precision."""
     from ..problem.text import dtype_of
 
     try:

@@ -78,7 +78,7 @@ def add_lammps(commands: Any) -> None:
 
 def add_cache(commands: Any) -> None:
     """Add the command ``cache``."""
-    text = "list or delete compiled kernels"
+    text = "list or delete compiled kernels and converted models"
     parser = commands.add_parser("cache", help=text, description="List or delete the cache.")
     parser.add_argument(
         "what",
@@ -92,12 +92,16 @@ def add_cache(commands: Any) -> None:
 
 def _run_cache(options: argparse.Namespace) -> None:
     """Print the folder or its size, or delete it."""
-    from ..runtime.cache import cache_dir, cache_size, clear_cache
+    from ..runtime.cache import cache_dir, cache_size, cached_models, clear_cache
 
     count, size = cache_size()
     text = f"{count} compiled files, {size / 1e6:.1f} MB"
+    sizes = {path.name: path.stat().st_size / 1e6 for path in cached_models()}
+    if sizes:
+        text += f"; {len(sizes)} converted models, {sum(sizes.values()):.1f} MB"
     if options.what is None:
-        text = f"{cache_dir()}: {text} ('mdcg cache clear' deletes them)"
+        lines = [f"{cache_dir()}: {text} ('mdcg cache clear' deletes them)"]
+        text = "\n".join([*lines, *(f"  {name}  {size:.1f} MB" for name, size in sizes.items())])
     elif options.what == "path":
         text = str(cache_dir())
     elif options.what == "clear":

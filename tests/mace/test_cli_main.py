@@ -210,7 +210,7 @@ def test_help_without_arguments(arguments: list[str], capsys: Any) -> None:
     assert log == ""
 
 
-@pytest.mark.parametrize("command", ["convert", "info", "kernels", "patch"])
+@pytest.mark.parametrize("command", ["convert", "info", "kernels", "patch", "run"])
 def test_commands_that_need_arguments_explain_themselves(command: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command])
@@ -225,14 +225,12 @@ def test_the_command_and_the_module_are_one_program() -> None:
     assert scripts["mdcg"].load() is main
     done = subprocess.run([sys.executable, "-m", "mdcg"], capture_output=True, text=True)
     assert done.stdout == make_parser().format_help()
-    commands = ("convert", "info", "kernels", "bench", "env", "selftest", "cache")
+    commands = ("convert", "info", "run", "kernels", "bench", "env", "selftest", "cache")
     found = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
     assert found[: len(commands)] == list(commands)
 
 
-def test_convert_and_info_are_parts_of_mdcg_patch(
-    water: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_convert_and_info_are_parts_of_mdcg_patch(water: Path, tmp_path: Path, capsys: Any) -> None:
     """Both spellings print the same text, and write the same bytes."""
     texts = []
     for words in (["info", str(water)], ["patch", str(water), "--info"]):

@@ -1,0 +1,62 @@
+"""Packages in the user's cache, each converted once from a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from ..errors import OutputError, VerificationError
+from ..runtime.cache import models_dir, warn_once, why_not_kept
+from .convert import ConversionOptions, convert_model, load_with_digest
+from .file import FORMAT, SUFFIX, file_sha256, staged
+
+_log = logging.getLogger("mdcg")
+
+
+def cached_package(
+    checkpoint: Path, options: ConversionOptions | None = None, name: str | None = None
+) -> Path:
+    """Return the package of a checkpoint, which is converted and compared with it only once.
+
+    Packages lie in the cache of kernels, one for each content of a checkpoint and each set of
+    options. The name, by default that of the file, is the start of the package's name.
+    """
+    options, name = options or ConversionOptions(), name or checkpoint.name
+    found = _place(name, file_sha256(checkpoint), options)
+    if found.is_file():
+        _log.info("%s was converted before: %s", name, found)
+        return found
+    if reason := why_not_kept():
+        raise OutputError(f"{name} cannot be converted into the cache: {reason}")
+    warn_once(
+        f"mdcg is converting {name} and comparing it with the original, which takes a while; it "
+        f"does so once and keeps the package in {models_dir()}"
+    )
+    return _convert(checkpoint, options, name)
+
+
+def _place(name: str, digest: str, options: ConversionOptions) -> Path:
+    key = json.dumps([digest, asdict(options), FORMAT], sort_keys=True)
+    stem = re.sub(r"\W+", "-", name).strip("-")[:100]
+    return models_dir() / f"{stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}{SUFFIX}"
+
+
+def _convert(checkpoint: Path, options: ConversionOptions, name: str) -> Path:
+    from .verification import write_verified
+
+    model, digest = load_with_digest(checkpoint)
+    package = convert_model(model, options, source=(checkpoint.name, digest))
+    target = _place(name, digest, options)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with staged(target, overwrite=True) as (file,):  # another process may have made it meanwhile
+        check = write_verified(package, file, model)
+        if not check.passed:
+            raise VerificationError(
+                f"the package of {name} differs from the original, so it was not kept: "
+                f"{check.summary()}"
+            )
+    return target
