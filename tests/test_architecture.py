@@ -68,7 +68,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.
 FRAMEWORKS = {
-    *("mace", "nequip", "e3nn"),
+    *("mace", "nequip", "e3nn", "sevenn"),
     *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
     "tad_dftd3",
     "tad_mctc",

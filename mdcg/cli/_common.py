@@ -72,7 +72,9 @@ class _Shown:
 
     def write(self, text: str) -> int:
         encoding = self._stream.encoding or "utf-8"  # some terminals cannot show Å
-        return self._stream.write(shown(text).encode(encoding, "replace").decode(encoding))
+        start = "\r" if text.startswith("\r") else ""  # progress, which no name begins
+        text = start + shown(text[len(start) :])
+        return self._stream.write(text.encode(encoding, "replace").decode(encoding))
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -253,11 +255,6 @@ def stop_after_step() -> Iterator[Stop]:
         raise KeyboardInterrupt(stop.number)
 
 
-def unescaped_stderr() -> TextIO:
-    """Return standard error as it is, for progress that moves the cursor."""
-    return sys.stderr._stream if isinstance(sys.stderr, _Shown) else sys.stderr
-
-
 class _PlainProgress:
     """What stands in for tqdm where that is not installed: a line on terminals."""
 
@@ -286,8 +283,8 @@ def progress_bar(total: int, unit: str) -> Any:
     try:
         from tqdm import tqdm
     except ImportError:  # it comes with mace-torch and nequip
-        return _PlainProgress(total, unit, unescaped_stderr())
-    return tqdm(total=total, unit=unit, file=unescaped_stderr(), disable=None, dynamic_ncols=True)
+        return _PlainProgress(total, unit, sys.stderr)
+    return tqdm(total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
     for target in (output, report_path(output)):
         if not os.path.lexists(target):
             continue
-        if target.exists() and target.samefile(source):
+        if target.exists() and source.exists() and target.samefile(source):
             found.append(f"{target} is the input file, which is never overwritten: name another")
         elif not force:
             found.append(f"{target} exists already: name another output or use --force")

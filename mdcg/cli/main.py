@@ -24,6 +24,7 @@ The first steps with a checkpoint of MACE or NequIP:
 
   mdcg info water.model                       what it is, and what it can be used for
   mdcg convert water.model -o water.mdcg      a package, compared with the original
+  mdcg convert mace-mpa-0 -o mpa.mdcg         the same with a published model
   mdcg run water.mdcg water.xyz --md nvt --temperature 300 --steps 1000
 
 mdcg COMMAND --help explains a command. The documents are in docs/usage/ of the repository.

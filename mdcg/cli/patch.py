@@ -31,7 +31,9 @@ from .jobs import CONVERTED, output_problems
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
 are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading one, even for --info,
-runs code in it: use only files that you trust.
+runs code in it: use only files that you trust. The name of a published model stands for the file
+that its own package downloads and keeps: mace-mp-medium, mace-mpa-0 and mace-off-small of MACE,
+sevennet-0 and 7net-l3i5 of SevenNet, nequip.net:GROUP/MODEL:VERSION of NequIP.
 
 The suffix of the output decides what is written:
   OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
@@ -92,8 +94,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         "input",
         metavar="IN",
         type=Path,
-        help="checkpoint (.model, .pt, .ckpt, .nequip.zip), or package (.mdcg) to be described; it "
-        "is never changed",
+        help="checkpoint (.model, .pt, .ckpt, .nequip.zip) or the name of a published model, or "
+        "package (.mdcg) to be described; it is never changed",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -289,7 +291,15 @@ def _check_arguments(options: argparse.Namespace) -> None:
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    require_file(options.input)
+    from ..package.cached import is_name
+
+    options.is_name = is_name(str(options.input))
+    if not options.is_name:
+        require_file(options.input)
+    _check_output(options)
+
+
+def _check_output(options: argparse.Namespace) -> None:
     options.problems = []
     if options.output is not None:
         options.problems = output_problems(options.input, options.output, force=options.force)
@@ -312,6 +322,11 @@ def _work(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return describe_package(options.input)
     level = logging.WARNING if options.quiet else logging.INFO
     with heavy_work(logging.DEBUG if options.verbose else level):
+        if options.is_name:
+            from ..patch.model_names import find_checkpoint
+
+            options.input = find_checkpoint(str(options.input))[1]
+            _check_output(options)
         logging.getLogger("mdcg").info("loading %s", printable(options.input.name))
         if options.output is not None and options.output.suffix == CONVERTED:
             from .jobs import convert

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 _DESCRIPTION = """\
-Run molecular dynamics, or relax a structure, with a package or a checkpoint (which is converted
-once, into the cache, and compared with the original). Writes the trajectory PREFIX.traj, the log
-PREFIX.log, and PREFIX.png with energy and temperature."""
+Run molecular dynamics, or relax a structure, with a package, or with a checkpoint or a published
+model, which is converted once, into the cache, and compared with the original. Writes the
+trajectory PREFIX.traj, the log PREFIX.log, and PREFIX.png with energy and temperature."""
 
 _EPILOG = """\
 examples:
   mdcg run water.mdcg water.xyz --md nvt --temperature 300 --steps 1000
   mdcg run water.mdcg water.traj --md nve --timestep 0.5 --steps 2000 --output longer
-  mdcg run water.mdcg crystal.cif --relax --cell --fmax 0.01
+  mdcg run mace-mpa-0 crystal.cif --relax --cell --fmax 0.01
 
 nve is velocity Verlet; nvt the thermostat of Bussi, Donadio and Parrinello (relaxation time
 100 fs); npt the isotropic barostat of Martyna, Tobias and Klein (100 fs and 1 ps). Velocities of
@@ -58,7 +58,11 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="package (.mdcg) or checkpoint")
+    add(
+        "model",
+        metavar="MODEL",
+        help="package (.mdcg), checkpoint or the name of a published model",
+    )
     add("structure", type=Path, help="file that ASE reads, of which the last frame is taken")
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--md", choices=("nve", "nvt", "npt"), help="molecular dynamics")
@@ -206,17 +210,18 @@ def _attach(atoms: Atoms, options: argparse.Namespace) -> None:
 def _package(options: argparse.Namespace) -> Path:
     """Return the package of the model; a checkpoint's is made once."""
     from ..package import ConversionOptions
-    from ..package.cached import cached_package
+    from ..package.cached import cached_package, is_name, named_package
     from ..package.file import is_package
 
-    path = Path(options.model)
+    path, named = Path(options.model), is_name(options.model)
     if is_package(path):
         require_package(path)
         return path
-    require_file(path)
+    if not named:
+        require_file(path)
     wanted = ConversionOptions(head=options.head, dtype=options.dtype)
     try:
-        return cached_package(path, wanted)
+        return named_package(options.model, wanted) if named else cached_package(path, wanted)
     except ValueError as error:
         if isinstance(error, MdcgError):
             raise

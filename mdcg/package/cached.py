@@ -17,6 +17,15 @@ from .file import FORMAT, SUFFIX, file_sha256, staged
 _log = logging.getLogger("mdcg")
 
 
+# A name of MACE or SevenNet, or of nequip.net; the names of files have a suffix, or a folder.
+_NAME = re.compile(r"[\w-]{1,99}|(nequip\.net:)?[\w-]+/[\w-]+:[\w.-]+")
+
+
+def is_name(model: object) -> bool:
+    """Return whether a model is given by the name of a published one, and not by its file."""
+    return isinstance(model, str) and bool(_NAME.fullmatch(model)) and not Path(model).exists()
+
+
 def cached_package(
     checkpoint: Path, options: ConversionOptions | None = None, name: str | None = None
 ) -> Path:
@@ -37,6 +46,14 @@ def cached_package(
         f"does so once and keeps the package in {models_dir()}"
     )
     return _convert(checkpoint, options, name)
+
+
+def named_package(name: str, options: ConversionOptions | None = None) -> Path:
+    """Return the package of a published model, such as ``"mace-mpa-0"``; see `cached_package`."""
+    from ..patch.model_names import find_checkpoint
+
+    full_name, checkpoint = find_checkpoint(name)
+    return cached_package(checkpoint, options, full_name)
 
 
 def _place(name: str, digest: str, options: ConversionOptions) -> Path:
