@@ -80,7 +80,8 @@ def add_info(commands: Any) -> None:
     parser = commands.add_parser("info", help=text, description=f"Say {text}.")
     _add_input(parser)
     _add_levels(parser)
-    unused = dict.fromkeys(("output", "head", "dtype", "types", "radial", "dispersion"))
+    names = ("output", "head", "dtype", "types", "radial", "dispersion")
+    unused = dict.fromkeys((*names, "les_factor", "les_own_part"))
     parser.set_defaults(info=True, bundle=(), set=[], run=run, program="mdcg info", **unused)
 
 

@@ -35,12 +35,12 @@ def cached_package(
     options. The name, by default that of the file, is the start of the package's name.
     """
     options, name = options or ConversionOptions(), name or checkpoint.name
+    if reason := why_not_kept():  # also where others could write the packages
+        raise OutputError(f"{name} cannot be converted into the cache: {reason}")
     found = _place(name, file_sha256(checkpoint), options)
     if found.is_file():
         _log.info("%s was converted before: %s", name, found)
         return found
-    if reason := why_not_kept():
-        raise OutputError(f"{name} cannot be converted into the cache: {reason}")
     warn_once(
         f"mdcg is converting {name} and comparing it with the original, which takes a while; it "
         f"does so once and keeps the package in {models_dir()}"

@@ -160,12 +160,19 @@ def test_a_checkpoint_is_converted_once(
 def test_a_cache_that_keeps_no_package(
     folder: Path, water: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A package that others could have written is not used, either."""
     (folder / "file").touch()
-    monkeypatch.setenv("MDCG_CACHE_DIR", str(folder / "file"))
-    assert run(water, "h2o.xyz", "--relax") == 2
-    said = f"{water.name} cannot be converted into the cache: the kernel cache {folder}/file cannot"
-    assert said in capsys.readouterr().err
-    assert names(folder) == {"file", water.name}
+    (folder / "open").mkdir()
+    (folder / "open").chmod(0o777)
+    for name, reason in (
+        ("file", f"the kernel cache {folder}/file cannot be written"),
+        ("open", f"kernels in {folder}/open are not used, because other users can write it"),
+    ):
+        monkeypatch.setenv("MDCG_CACHE_DIR", str(folder / name))
+        assert run(water, "h2o.xyz", "--relax") == 2
+        said = f"{water.name} cannot be converted into the cache: {reason}"
+        assert said in capsys.readouterr().err
+        assert names(folder) == {"file", "open", water.name}
 
 
 @pytest.mark.parametrize(
