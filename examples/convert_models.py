@@ -1,10 +1,9 @@
 """Convert many checkpoints and print one table: converted or why not, error, time of a step.
 
-    python examples/convert_models.py MACE-MPA-0=mace-mpa-0-medium.model ~/models/*.model
+    python examples/convert_models.py mace-mpa-0 OFF24=off24.model ~/models/*.model
 
-Each model is a file on this machine, a MACE or NequIP checkpoint, by itself or as NAME=FILE. The
-foundation models that people use most are MACE-MP-0, MPA-0, OMAT-0, MATPES, OFF23, OFF24, MH-1,
-OMOL and POLAR, and NequIP-OAM S, M and L; their licences differ. Packages are written to
+Each model is a checkpoint of MACE or NequIP, or the name of a published one, by itself or as
+NAME=FILE; licences of published models differ. Packages are written to
 ``output/`` beside this script, or to ``--output``. Loading a checkpoint can run code in it.
 
 Columns: what became of the model (with its first head, where it has several and ``--head`` names
@@ -90,15 +89,14 @@ def milliseconds(package: Path, device: str) -> str:
 
 def convert(name: str, path: Path, options: argparse.Namespace) -> tuple[str, str, str, str]:
     """Return a row of the table."""
-    if not path.is_file():
-        return name, "no", "", f"{path} is not a file"
     package = options.output / f"{name}.mdcg"
-    arguments: list[object] = [path.absolute(), "-o", package.absolute(), "--force"]
+    model = path.absolute() if path.is_file() else path  # or a name
+    arguments: list[object] = [model, "-o", package.absolute(), "--force"]
     if options.dtype:
         arguments += ["--dtype", options.dtype]
     head = options.head
     if head is None:
-        heads = patch(path.absolute(), "--info").get("model", {}).get("heads", [])
+        heads = patch(model, "--info").get("model", {}).get("heads", [])
         head = heads[0] if len(heads) > 1 else None
     if head is not None:
         arguments += ["--head", head]

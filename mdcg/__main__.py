@@ -1,4 +1,4 @@
-"""``python -m mdcg``."""
+"""``python -m mdcg``, the same program as the command ``mdcg``."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ SHORTER = {
     r"water_md\.py": r"\g<0> --steps 3",
     r"many_systems\.py": r"\g<0> --structures 4 --steps 3",
     r"checkpoint_to_lammps\.sh": r"\g<0> 5",
+    r"--steps 1000": "--steps 10",
     r"max_num_epochs 2": "max_num_epochs 1",
 }
 
@@ -62,7 +63,7 @@ _TOKEN = re.compile(
     r"|^(?P<level>#+) [^\n]+$|`(?P<inline>[^`\n]+)`",
     re.DOTALL | re.MULTILINE,
 )
-_COMMAND = re.compile(r"(?:bash|cd|lmp|mpirun|nequip-\w+|python|mdcg-patch(?! -)) \S")
+_COMMAND = re.compile(r"(?:bash|cd|lmp|mpirun|nequip-\w+|python|mdcg(?:-patch)?(?! -)) \S")
 # What is mentioned without its arguments, and words in place of names.
 _MENTION = re.compile(r"python -(?:c|m|m mdcg|m mdcg kernels)|.*\b(?:[A-Z]{2,}\b(?!=)|[A-Z]\b).*")
 

@@ -61,14 +61,14 @@ THIRD_PARTY: dict[str, set[str]] = {
     "package": {"ase", "numpy", "safetensors", "scipy", "torch"},
     "calculators": {"numpy", "torch", "ase"},
     "bench": {"ase", "numpy", "scipy", "torch"},
-    "cli": {"numpy", "torch", "ase"},
+    "cli": {"numpy", "torch", "ase", "matplotlib", "tqdm"},
     "openmm": {"numpy", "ase", "openmm"},
     "torchsim": {"numpy", "torch", "torch_sim"},
 }
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.
 FRAMEWORKS = {
-    *("mace", "nequip", "e3nn"),
+    *("mace", "nequip", "e3nn", "sevenn"),
     *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
     "tad_dftd3",
     "tad_mctc",

@@ -28,7 +28,7 @@ from . import dynamics, programs
 from .programs import PEERS, missing, unsuited
 
 _HELP = """\
-Time energy and forces of models as `python -m mdcg bench model` does, beside the models as mace or
+Time energy and forces of models as `mdcg bench model` does, beside the models as mace or
 NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq), Symmetrix-XL (symmetrix,
 through its ASE calculator) and FastMACE (fastmace, steps of its own loop from rest). MODEL is
 small, medium or large (random weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those

@@ -1,1 +1,1 @@
-"""Times of models on the user's own machine: ``python -m mdcg bench``."""
+"""Times of models on the user's own machine: ``mdcg bench``."""

@@ -1,4 +1,4 @@
-"""``python -m mdcg bench lammps``: LAMMPS against the engine alone, and how ranks scale."""
+"""``mdcg bench lammps``: LAMMPS against the engine alone, and how ranks scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m mdcg bench startup``: times of importing mdcg and opening a package."""
+"""``mdcg bench startup``: times of importing mdcg and opening a package."""
 
 from __future__ import annotations
 

@@ -34,13 +34,7 @@ def make_system(name: str, atoms: int | None = None) -> Atoms:
             raise ValueError(
                 f"system {name!r} is neither water, carbon, iron nor a file: check the path"
             )
-        try:
-            return cast(Atoms, read(name, index=0))
-        except Exception as error:  # every reader of ASE raises its own errors
-            raise ValueError(
-                f"{name} cannot be read as a structure ({type(error).__name__}: {error}): "
-                "expected a file that ASE reads, such as .xyz or .cif"
-            ) from error
+        return read_structure(name, index=0)
     count, each = atoms or DEFAULT_ATOMS[name], _CELL_ATOMS[name]
     n_side = max(1, round((count / each) ** (1 / 3)))
     if each * n_side**3 != count:
@@ -51,6 +45,17 @@ def make_system(name: str, atoms: int | None = None) -> Atoms:
     lattice = ("C", "diamond", 3.567) if name == "carbon" else ("Fe", "bcc", 2.866)
     cell = bulk(lattice[0], lattice[1], a=lattice[2], cubic=True)
     return cast(Atoms, cell.repeat(n_side))
+
+
+def read_structure(name: str, index: int) -> Atoms:
+    """Read one frame of a file; every failure is a ``ValueError``."""
+    try:
+        return cast(Atoms, read(name, index=index, do_not_split_by_at_sign=True))
+    except Exception as error:  # every reader of ASE raises its own errors
+        raise ValueError(
+            f"{name} cannot be read as a structure ({type(error).__name__}: {error}): "
+            "expected a file that ASE reads, such as .xyz or .cif"
+        ) from error
 
 
 def water_box(n_side: int) -> Atoms:

@@ -15,6 +15,8 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 from ase.outputs import Properties, all_outputs
 from ase.units import Bohr
 
+from ..package import ConversionOptions
+from ..package.cached import is_name, named_package
 from .engine_report import EngineReport
 from .evaluation import (
     Evaluation,
@@ -76,7 +78,10 @@ class MDCGCalculator(Calculator):
         several packages are a committee. Or a model that runs in its own framework: a checkpoint
         written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or ``.nequip.zip``, which
         is patched after loading (logged at INFO; the file does not change); or a loaded model,
-        which is never changed. An unpatched loaded model is not accelerated (logged as a warning):
+        which is never changed. Or the name of a published model, such as ``"mace-mpa-0"``,
+        ``"sevennet-0"`` or ``"nequip.net:GROUP/MODEL:VERSION"``, whose package downloads and keeps
+        the checkpoint; it is converted once, into mdcg's cache, and compared with the original.
+        An unpatched loaded model is not accelerated (logged as a warning):
         call :func:`mdcg.patch_model` first. See `is_patched`.
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
@@ -234,6 +239,10 @@ class MDCGCalculator(Calculator):
             memory,
             bool(fixed_waves),
         )
+        if is_name(model):
+            text = None if dtype is None else str(dtype).removeprefix("torch.")
+            wanted = ConversionOptions(head=head, dtype=precision or text, dispersion=dispersion)
+            model = named_package(str(model), wanted)
         paths = packages_of(model)
         self._backend: PackageBackend | TorchBackend
         if paths is not None:

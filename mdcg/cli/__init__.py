@@ -1,1 +1,1 @@
-"""Commands: ``mdcg-patch`` and ``python -m mdcg``; heavy imports wait for the arguments."""
+"""Commands: ``mdcg`` and ``mdcg-patch``; heavy imports wait for the arguments."""

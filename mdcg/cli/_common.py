@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -25,6 +27,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class UsageError(Exception):
     """Arguments that contradict each other, or a missing file."""
+
+
+class RunError(MdcgError):
+    """A run ended early: no energy could be computed, or a structure is not relaxed yet."""
+
+    exit_code = 1
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -64,7 +72,9 @@ class _Shown:
 
     def write(self, text: str) -> int:
         encoding = self._stream.encoding or "utf-8"  # some terminals cannot show Å
-        return self._stream.write(shown(text).encode(encoding, "replace").decode(encoding))
+        start = "\r" if text.startswith("\r") else ""  # progress, which no name begins
+        text = start + shown(text[len(start) :])
+        return self._stream.write(text.encode(encoding, "replace").decode(encoding))
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -210,6 +220,71 @@ def terminable() -> Iterator[None]:
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
+
+
+@dataclass
+class Stop:
+    """The signal that has asked a long job to stop, or 0."""
+
+    number: int = 0
+
+
+@contextmanager
+def stop_after_step() -> Iterator[Stop]:
+    """Note Ctrl-C, SIGTERM and SIGHUP, so that a job ends between two steps; raise at the end.
+
+    A second signal raises KeyboardInterrupt at once.
+    """
+    stop, before = Stop(), {}
+
+    def note(number: int, frame: object) -> None:
+        if stop.number:
+            raise KeyboardInterrupt(number)
+        stop.number = number
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as of nohup
+                before[number] = signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stop.number:
+        raise KeyboardInterrupt(stop.number)
+
+
+class _PlainProgress:
+    """What stands in for tqdm where that is not installed: a line on terminals."""
+
+    def __init__(self, total: int, unit: str, file: TextIO) -> None:
+        self._total, self._unit, self._file = total, unit, file
+        self._done, self._text, self._shown = 0, "", 0.0
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        self._text = text
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        now = time.monotonic()
+        if self._file.isatty() and (now - self._shown > 0.2 or self._done == self._total):
+            self._shown = now
+            line = f"{self._done}/{self._total} {self._unit}s, {self._text}"
+            print(f"\r{line:78.78}", end="", file=self._file, flush=True)
+
+    def close(self) -> None:
+        if self._shown:
+            print(file=self._file)
+
+
+def progress_bar(total: int, unit: str) -> Any:
+    """Return a progress bar on standard error, which shows nothing where that is no terminal."""
+    try:
+        from tqdm import tqdm
+    except ImportError:  # it comes with mace-torch and nequip
+        return _PlainProgress(total, unit, sys.stderr)
+    return tqdm(total=total, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The command ``python -m mdcg bench``."""
+"""The command ``mdcg bench``."""
 
 from __future__ import annotations
 
@@ -147,8 +147,7 @@ def start(options: argparse.Namespace, *, torch: bool = True) -> dict[str, Any]:
         found.set_num_threads(options.threads)
         if options.device == "cuda" and torch_cuda() is None:
             raise DeviceError(
-                f"torch {found.__version__} finds no CUDA device: use --device cpu, or see "
-                "python -m mdcg env"
+                f"torch {found.__version__} finds no CUDA device: use --device cpu, or see mdcg env"
             )
     keep_heap()
     result = report.document(options.command, vars(options), torch_cuda())

@@ -1,4 +1,4 @@
-"""``python -m mdcg env``: facts about the machine for a report of a problem."""
+"""``mdcg env``: facts about the machine for a report of a problem."""
 
 from __future__ import annotations
 

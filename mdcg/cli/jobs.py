@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import logging
-import math
 import os
 import platform
 import tempfile
@@ -75,7 +74,7 @@ def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
     for target in (output, report_path(output)):
         if not os.path.lexists(target):
             continue
-        if target.exists() and target.samefile(source):
+        if target.exists() and source.exists() and target.samefile(source):
             found.append(f"{target} is the input file, which is never overwritten: name another")
         elif not force:
             found.append(f"{target} exists already: name another output or use --force")
@@ -420,7 +419,7 @@ def convert(options: argparse.Namespace) -> Result:
     from ..package.file import staged, write_synced
     from ..package.kernel_file import check_targets, compile_kernels
     from ..package.les import set_constants
-    from ..package.verification import package_reference, verify_package
+    from ..package.verification import package_reference, write_verified
     from ..patch import model_info
 
     check_targets(options.bundle)
@@ -467,15 +466,15 @@ def convert(options: argparse.Namespace) -> Result:
     if options.bundle:
         targets.append(kernels_path(options.output))
     with staged(*targets, overwrite=options.force) as (package_file, report_file, *beside):
-        write_synced(package_file, package.to_bytes())
-        if reference is not None:
-            log.info("comparing the package; kernels that are not in the cache are compiled")
-            check = verify_package(
-                package_file, original, atol_forces=options.atol_forces, reference=reference
-            )
-            checked(check, _PACKAGE_DIFFERS + outputs_in_place(original), result, lines)
-            package.manifest["verification"] = _recorded(check)
+        if reference is None:
             write_synced(package_file, package.to_bytes())
+        else:
+            log.info("comparing the package; kernels that are not in the cache are compiled")
+            check = write_verified(
+                package, package_file, original, atol_forces=options.atol_forces,
+                reference=reference,
+            )  # fmt: skip
+            checked(check, _PACKAGE_DIFFERS + outputs_in_place(original), result, lines)
         for file in beside:
             log.info("compiling kernels for %s", ", ".join(options.bundle))
             write_synced(file, compile_kernels(package_file, options.bundle))
@@ -526,17 +525,3 @@ def _summary(package: Package) -> list[str]:
         *map(input_text, package.inputs),
         *sums,
     ]
-
-
-def _recorded(check: VerificationReport) -> dict[str, Any]:
-    """Return the record for the manifest, with powers of ten, which are equal on all machines."""
-    below = {}
-    for name, worst in check.worst().items():
-        error = max(worst.error, 1e-18)
-        below[f"{name} ({worst.unit})"] = float(f"1e{math.ceil(math.log10(error))}")
-    return {
-        "passed": check.passed,
-        "dtype": check.dtype,
-        "structures": len({deviation.system for deviation in check.deviations}),
-        "below": below,
-    }

@@ -1,4 +1,7 @@
-"""``mdcg-patch``: convert a checkpoint or patch it with generated kernels, check and save it."""
+"""``mdcg-patch``, ``mdcg convert`` and ``mdcg info``.
+
+They convert a checkpoint or patch it with generated kernels, check and save it; or describe it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ from .jobs import CONVERTED, output_problems
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
 are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading one, even for --info,
-runs code in it: use only files that you trust.
+runs code in it: use only files that you trust. The name of a published model stands for the file
+that its own package downloads and keeps: mace-mp-medium, mace-mpa-0 and mace-off-small of MACE,
+sevennet-0 and 7net-l3i5 of SevenNet, nequip.net:GROUP/MODEL:VERSION of NequIP.
 
 The suffix of the output decides what is written:
   OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
@@ -63,22 +68,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     return execute(parser, argv)
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    _add_arguments(
-        commands.add_parser("patch", help="the same as the command mdcg-patch", **_ABOUT)
-    )
+def add_convert(commands: Any) -> None:
+    """Add the command ``convert``."""
+    text = "make a package of a checkpoint, or patch it; compare it with the original"
+    _add_arguments(commands.add_parser("convert", help=text, **_ABOUT), "mdcg convert")
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+def add_info(commands: Any) -> None:
+    """Add the command ``info``."""
+    text = "what is in a package or checkpoint, and what it can be used for"
+    parser = commands.add_parser("info", help=text, description=f"Say {text}.")
+    _add_input(parser)
+    _add_levels(parser)
+    names = ("output", "head", "dtype", "types", "radial", "dispersion")
+    unused = dict.fromkeys((*names, "les_factor", "les_own_part"))
+    parser.set_defaults(info=True, bundle=(), set=[], run=run, program="mdcg info", **unused)
+
+
+def add_patch(commands: Any) -> None:
+    """Add the command ``patch``."""
+    _add_arguments(commands.add_parser("patch", help="the same as mdcg-patch", **_ABOUT))
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "input",
         metavar="IN",
         type=Path,
-        help="checkpoint (.model, .pt, .ckpt, .nequip.zip), or package (.mdcg) for --info; it is "
-        "never changed",
+        help="checkpoint (.model, .pt, .ckpt, .nequip.zip) or the name of a published model, or "
+        "package (.mdcg) to be described; it is never changed",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def _add_levels(parser: argparse.ArgumentParser) -> None:
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
+    level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
+
+
+def _add_arguments(parser: argparse.ArgumentParser, program: str = "mdcg-patch") -> None:
+    add = parser.add_argument
+    _add_input(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "-o",
@@ -93,12 +124,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only tell what is in the file and what can be patched; a checkpoint is loaded for "
         "that, which can run code in it, a package is not",
     )
-    add("--json", action="store_true", help="print one JSON object instead of text")
     add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
     add(
         "--dtype",
         "--precision",
-        type=_dtype,
+        type=dtype_argument,
         metavar="{float32,float64}",
         help="convert the model (default: as it is); fp32 and fp64 are the same",
     )
@@ -184,19 +214,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="NequIP-LES: whether the interaction of each charge with itself is part of the energy "
         "(default: as in the installed les)",
     )
-    level = parser.add_mutually_exclusive_group()
-    level.add_argument("-v", "--verbose", action="store_true", help="log more, with all warnings")
-    level.add_argument("-q", "--quiet", action="store_true", help="log errors and warnings only")
-    add("--version", action="version", version=f"mdcg-patch {__version__}")
+    _add_levels(parser)
+    add("--version", action="version", version=f"{program} {__version__}")
     parser.set_defaults(
         run=run,
-        program="mdcg-patch",
+        program=program,
         if_stopped=": nothing was written and no temporary file is left",
         refuse=parser.error,
     )
 
 
-def _dtype(text: str) -> str:
+def dtype_argument(text: str) -> str:
+    """Parse the name of a precision."""
     from ..problem.text import dtype_of
 
     try:
@@ -263,7 +292,15 @@ def _check_arguments(options: argparse.Namespace) -> None:
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    require_file(options.input)
+    from ..package.cached import is_name
+
+    options.is_name = is_name(str(options.input))
+    if not options.is_name:
+        require_file(options.input)
+    _check_output(options)
+
+
+def _check_output(options: argparse.Namespace) -> None:
     options.problems = []
     if options.output is not None:
         options.problems = output_problems(options.input, options.output, force=options.force)
@@ -286,6 +323,11 @@ def _work(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return describe_package(options.input)
     level = logging.WARNING if options.quiet else logging.INFO
     with heavy_work(logging.DEBUG if options.verbose else level):
+        if options.is_name:
+            from ..patch.model_names import find_checkpoint
+
+            options.input = find_checkpoint(str(options.input))[1]
+            _check_output(options)
         logging.getLogger("mdcg").info("loading %s", printable(options.input.name))
         if options.output is not None and options.output.suffix == CONVERTED:
             from .jobs import convert

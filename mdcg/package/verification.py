@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement
@@ -12,7 +13,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import VerificationError
-from .file import Package, engine_checks
+from .file import Package, engine_checks, write_synced
 from .inputs import values_to_compare
 
 if TYPE_CHECKING:
@@ -73,6 +74,41 @@ def verify_package(
     }
     note = " ".join(text for text, holds in notes.items() if holds)
     return replace(report, device=device, note=note)
+
+
+def write_verified(
+    package: Package,
+    file: Path,
+    original: Any,
+    *,
+    atol_forces: float | None = None,
+    reference: Reference | None = None,
+) -> VerificationReport:
+    """Write a package, compare it with the original, and record in it that it agrees.
+
+    The arguments are those of :func:`verify_package`.
+    """
+    write_synced(file, package.to_bytes())
+    head = package.manifest["head"]
+    report = verify_package(file, original, head=head, atol_forces=atol_forces, reference=reference)
+    if report.passed:
+        package.manifest["verification"] = _recorded(report)
+        write_synced(file, package.to_bytes())
+    return report
+
+
+def _recorded(report: VerificationReport) -> dict[str, Any]:
+    """Return the record for the manifest, with powers of ten, which are equal on all machines."""
+    below = {}
+    for name, worst in report.worst().items():
+        error = max(worst.error, 1e-18)
+        below[f"{name} ({worst.unit})"] = float(f"1e{math.ceil(math.log10(error))}")
+    return {
+        "passed": report.passed,
+        "dtype": report.dtype,
+        "structures": len({deviation.system for deviation in report.deviations}),
+        "below": below,
+    }
 
 
 def package_reference(

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from types import ModuleType
@@ -57,15 +58,18 @@ def import_e3nn_o3() -> ModuleType:
         return _import("e3nn.o3", "e3nn", "e3nn is needed for models built on it")
 
 
-def import_mace() -> ModuleType:
-    """Return ``mace``, whose import must not turn off ``weights_only`` of ``torch.load``."""
-    if "mace.modules" in sys.modules:
+def import_mace(part: str = "modules") -> ModuleType:
+    """Return ``mace``, whose import must not turn off ``weights_only`` of ``torch.load``.
+
+    The module ``mace.<part>`` is loaded, too.
+    """
+    if f"mace.{part}" in sys.modules:
         return sys.modules["mace"]
     import_e3nn_o3()
     before = os.environ.get(_UNSAFE_LOAD)
     try:
         with redirect_stdout(_WithoutNotice(sys.stdout)):
-            _import("mace.modules", "mace", "a MACE model needs mace-torch")
+            _import(f"mace.{part}", "mace", "a MACE model needs mace-torch")
         return sys.modules["mace"]
     finally:
         if before is None:
@@ -78,6 +82,17 @@ def import_nequip() -> ModuleType:
     """Return ``nequip``, or raise MissingDependencyError."""
     import_e3nn_o3()
     return _import("nequip", "nequip", "a NequIP model needs nequip")
+
+
+def import_sevennet() -> ModuleType:
+    """Return ``sevenn``, whose import must not change the filters of warnings."""
+    if "sevenn.checkpoint" in sys.modules:
+        return sys.modules["sevenn"]
+    import_e3nn_o3()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _import("sevenn.checkpoint", "sevenn", "a SevenNet model needs sevenn")
+    return sys.modules["sevenn"]
 
 
 def is_stock(module: Any, name: str, where: str) -> bool:

@@ -96,7 +96,8 @@ class ModelInfo:
         if head is None:
             if len(self.heads) > 1:
                 raise ValueError(
-                    f"the model has {len(self.heads)} heads ({names}): name one with head="
+                    f"the model has {len(self.heads)} heads ({names}): name one with head= "
+                    "(on the command line --head)"
                 )
             return 0
         if head not in self.heads:

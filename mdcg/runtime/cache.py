@@ -1,4 +1,4 @@
-"""The cache of kernels for users: its folder, its size, and log messages.
+"""The cache for users: its folder, what it holds, and log messages.
 
 ``csrc/core/kernel_cache.cpp`` finds, checks and makes the kernels, for Python and for the engine.
 """
@@ -26,6 +26,16 @@ def cache_dir() -> Path:
     return Path(_core.kernel_cache_root()) / __version__
 
 
+def models_dir() -> Path:
+    """Return the folder of packages that this version has converted (it need not exist)."""
+    return cache_dir() / "models"
+
+
+def cached_models() -> list[Path]:
+    """Return the packages in the cache."""
+    return sorted(models_dir().glob("*.mdcg"))
+
+
 def cache_size() -> tuple[int, int]:
     """Return number of cached kernels and their bytes on disk."""
     files = [p for p in cache_dir().glob("*/*/*") if p.is_file()]
@@ -33,7 +43,7 @@ def cache_size() -> tuple[int, int]:
 
 
 def clear_cache() -> None:
-    """Delete the kernels of this version; processes that loaded them keep running."""
+    """Delete the kernels and packages of this version; processes that loaded them keep running."""
     while cache_dir().exists():
         try:
             shutil.rmtree(cache_dir())

@@ -16,7 +16,7 @@ DOCUMENTS = ("docs/benchmarks.md", "CONTRIBUTING.md", "examples/benchmark/README
 # Parsers by the first words of a command, with those of the words that they parse.
 PARSERS = {
     "python examples/benchmark ": (cli.make_parser, []),
-    "python -m mdcg bench ": (make_parser, ["bench"]),
+    "mdcg bench ": (make_parser, ["bench"]),
 }
 
 

@@ -1,12 +1,14 @@
-"""python -m mdcg: environment, cache, self-test, and the way to the other commands."""
+"""mdcg: environment, cache, self-test, and the way to the other commands."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 import mdcg
 from mdcg.cli import env, selftest
-from mdcg.cli.main import main
+from mdcg.cli.main import main, make_parser
 from mdcg.runtime.cache import cache_dir
 
 from ..outputs import DATA
@@ -85,6 +87,9 @@ def test_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert capsys.readouterr().out == f"{tmp_path / mdcg.__version__}\n"
     assert main(["cache", "size"]) == 0
     assert capsys.readouterr().out == "1 compiled files, 2.0 MB\n"
+    assert main(["cache"]) == 0
+    said = f"{tmp_path / mdcg.__version__}: 1 compiled files, 2.0 MB ('mdcg cache clear'"
+    assert capsys.readouterr().out.startswith(said)
     assert main(["cache", "clear"]) == 0
     assert capsys.readouterr().out == "deleted 1 compiled files, 2.0 MB\n"
     assert not folder.exists()
@@ -190,7 +195,7 @@ def test_selftest_notices(name: str, capsys: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_usage(capsys: Any) -> None:
-    for arguments in (["fly"], ["cache"], ["cache", "burn"], ["env", "--loud"]):
+    for arguments in (["fly"], ["cache", "burn"], ["env", "--loud"], ["info", "a", "-o", "b"]):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2
@@ -201,8 +206,45 @@ def test_usage(capsys: Any) -> None:
 def test_help_without_arguments(arguments: list[str], capsys: Any) -> None:
     assert main(arguments) == 0
     text, log = capsys.readouterr()
-    assert text.startswith("usage: python -m mdcg")
+    assert text.startswith("usage: mdcg")
     assert log == ""
+
+
+@pytest.mark.parametrize("command", ["convert", "info", "kernels", "patch", "run"])
+def test_commands_that_need_arguments_explain_themselves(command: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command])
+    assert caught.value.code == 0
+    text, log = capsys.readouterr()
+    assert text.startswith(f"usage: mdcg {command}")
+    assert log == ""
+
+
+def test_the_command_and_the_module_are_one_program() -> None:
+    scripts = {point.name: point for point in distribution("mdcg").entry_points}
+    assert scripts["mdcg"].load() is main
+    done = subprocess.run([sys.executable, "-m", "mdcg"], capture_output=True, text=True)
+    assert done.stdout == make_parser().format_help()
+    commands = ("convert", "info", "run", "kernels", "bench", "env", "selftest", "cache")
+    found = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
+    assert found[: len(commands)] == list(commands)
+
+
+def test_convert_and_info_are_parts_of_mdcg_patch(water: Path, tmp_path: Path, capsys: Any) -> None:
+    """Both spellings print the same text, and write the same bytes."""
+    texts = []
+    for words in (["info", str(water)], ["patch", str(water), "--info"]):
+        assert main([*words, "-q"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != ""
+    files = [tmp_path / "convert.mdcg", tmp_path / "patch.mdcg"]
+    for file in files:
+        assert main([file.stem, str(water), "-o", str(file), "-q", "--no-verify"]) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+    capsys.readouterr()
+    for words, program in ((["info"], "mdcg info"), (["convert", "-o", "b.mdcg"], "mdcg convert")):
+        assert main([*words, str(tmp_path / "no.model")]) == 2
+        assert capsys.readouterr().err == f"{program}: {tmp_path / 'no.model'}: no such file\n"
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def test_convert_models(tmp_path: Path) -> None:
         assert float(row[2]) < 1e-3
         assert re.fullmatch(r"\d+\.\d\d \(\d+ atoms\)", row[3])
         assert (tmp_path / f"{row[0]}.mdcg").is_file()
-    assert rows[2][1:] == ["no", "no.model is not a file"]
+    assert rows[2][1:] == ["no", "no.model: no such file"]
     assert rows[3][1] == "no"
     assert "is not a PyTorch checkpoint" in rows[3][2]
 

@@ -1,0 +1,228 @@
+"""``mdcg run``: dynamics or a relaxation of one structure, with ASE."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MdcgError, MissingDependencyError, installation
+from ._common import (
+    UsageError,
+    heavy_work,
+    positive,
+    positive_integer,
+    require_file,
+    require_package,
+)
+from .patch import dtype_argument
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+_DESCRIPTION = """\
+Run molecular dynamics, or relax a structure, with a package, or with a checkpoint or a published
+model, which is converted once, into the cache, and compared with the original. Writes the
+trajectory PREFIX.traj, the log PREFIX.log, and PREFIX.png with energy and temperature."""
+
+_EPILOG = """\
+examples:
+  mdcg run water.mdcg water.xyz --md nvt --temperature 300 --steps 1000
+  mdcg run water.mdcg water.traj --md nve --timestep 0.5 --steps 2000 --output longer
+  mdcg run mace-mpa-0 crystal.cif --relax --cell --fmax 0.01
+
+nve is velocity Verlet; nvt the thermostat of Bussi, Donadio and Parrinello (relaxation time
+100 fs); npt the isotropic barostat of Martyna, Tobias and Klein (100 fs and 1 ps). Velocities of
+the structure are kept; where it has none, they are drawn for the temperature. Ctrl-C ends the run
+after its step, and all files hold what was computed until then.
+
+exit codes: 0 ok, 1 the structure fell apart or is not relaxed yet (the files hold the steps),
+            and those of mdcg convert
+"""
+
+# Options of one kind of run, and their defaults.
+_OF_DYNAMICS = {"timestep": 0.5, "temperature": 300.0}
+_OF_RELAXATION = {"fmax": 0.05, "cell": False}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "run",
+        help="dynamics or a relaxation of a structure",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "model",
+        metavar="MODEL",
+        help="package (.mdcg), checkpoint or the name of a published model",
+    )
+    add("structure", type=Path, help="file that ASE reads, of which the last frame is taken")
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--md", choices=("nve", "nvt", "npt"), help="molecular dynamics")
+    kind.add_argument("--relax", action="store_true", help="move atoms to where forces vanish")
+    add("--steps", type=positive_integer, metavar="N",
+        help="steps of dynamics (default 1000), or the most of a relaxation (500)")  # fmt: skip
+    add("--timestep", type=positive, metavar="FS", help="in fs (default 0.5, right for hydrogen)")
+    add("--temperature", type=positive, metavar="K", help="in K (default 300)")
+    add("--pressure", type=_number, metavar="BAR", help="of npt and --cell, in bar (default 0)")
+    add("--fmax", type=positive, metavar="F",
+        help="largest force of a relaxed structure in eV/Å (default 0.05)")  # fmt: skip
+    add("--cell", action="store_true", default=None, help="relax the cell, too")
+    add("--seed", type=int, default=0, metavar="N", help="of velocities and nvt (default 0)")
+    model = parser.add_argument_group("model")
+    model.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    model.add_argument("--skin", type=_number, metavar="Å", help="of neighbour lists (default 1)")
+    text = "of a checkpoint with several heads; of a package, it must be its own"
+    model.add_argument("--head", metavar="NAME", help=text)
+    text = "of a checkpoint (default: its own)"
+    model.add_argument("--dtype", type=dtype_argument, metavar="{float32,float64}", help=text)
+    files = parser.add_argument_group("files")
+    files.add_argument("-o", "--output", type=Path, metavar="PREFIX",
+        help="start of their names (default: the name of the structure)")  # fmt: skip
+    files.add_argument("--format", choices=("traj", "xyz"), default="traj",
+        help="of the trajectory: ASE's own (default) or extended xyz")  # fmt: skip
+    files.add_argument("--interval", type=positive_integer, metavar="N",
+        help="write every N steps (default 10; 1 in relaxations)")  # fmt: skip
+    files.add_argument("--overwrite", action="store_true", help="replace files of an earlier run")
+    parser.set_defaults(run=run, program="mdcg run", refuse=parser.error)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def run(options: argparse.Namespace) -> None:
+    """Check all that can be checked, open the model, and run."""
+    _complete(options)
+    require_file(options.structure)
+    files = _files(options)
+    for module in ("matplotlib", "ase"):
+        if find_spec(module) is None:
+            raise MissingDependencyError(
+                f"mdcg run needs {module}, which is not installed: {installation(module)}"
+            )
+    with heavy_work(logging.INFO):
+        atoms = _structure(options)
+        _attach(atoms, options)
+        from .simulation import simulate
+
+        summary = simulate(atoms, options, files)
+    print(summary)
+
+
+def _complete(options: argparse.Namespace) -> None:
+    """Refuse options of the other kind of run, and set defaults."""
+    kind, others, own = ("--md", _OF_RELAXATION, _OF_DYNAMICS)
+    if options.relax:
+        kind, others, own = ("--relax", _OF_DYNAMICS, _OF_RELAXATION)
+    for name in others:
+        if getattr(options, name) is not None:
+            options.refuse(f"--{name} does not apply to {kind}")
+    for name, value in own.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.pressure is not None and not (options.cell or options.md == "npt"):
+        options.refuse("--pressure is for --md npt and for --relax --cell")
+    options.pressure = options.pressure or 0.0
+    options.steps = options.steps or (500 if options.relax else 1000)
+    options.interval = options.interval or (1 if options.relax else 10)
+
+
+def _files(options: argparse.Namespace) -> dict[str, Path]:
+    """Return the files of the run, by kind, none of which may exist."""
+    prefix = options.output or Path(options.structure.stem)
+    if not prefix.name or prefix.is_dir():
+        raise UsageError(f"--output is {prefix}, a folder, expected the start of file names")
+    if not os.access(prefix.absolute().parent, os.W_OK | os.X_OK):
+        raise UsageError(f"the folder of {prefix} does not exist or cannot be written to")
+    suffixes = {"trajectory": options.format, "log": "log", "plot": "png"}
+    files = {kind: prefix.with_name(f"{prefix.name}.{end}") for kind, end in suffixes.items()}
+    inputs = [path for path in (options.structure, Path(options.model)) if path.exists()]
+    for file in files.values():
+        if not os.path.lexists(file):
+            continue
+        if any(file.exists() and file.samefile(path) for path in inputs):
+            raise UsageError(f"{file} is an input, which is never overwritten: name --output")
+        if not options.overwrite:
+            raise UsageError(f"{file} exists already: name another --output or use --overwrite")
+        if not file.is_file():
+            raise UsageError(f"{file} is not a regular file: name another --output")
+    return files
+
+
+def _structure(options: argparse.Namespace) -> Atoms:
+    """Read the structure, and check that the run is possible with its cell."""
+    from ..bench.systems import read_structure
+
+    try:
+        atoms = read_structure(str(options.structure), index=-1)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not len(atoms):
+        raise UsageError(f"{options.structure} has no atoms: give a structure with some")
+    if options.md == "npt" and not (atoms.cell.rank == 3 and atoms.pbc.all()):
+        raise UsageError(
+            f"{options.structure} is not periodic in three directions, which --md npt needs: use "
+            "--md nvt"
+        )
+    if options.cell and not (atoms.cell.rank == 3 and atoms.pbc.any()):
+        raise UsageError(
+            f"{options.structure} has no cell of three vectors that is periodic, which --cell "
+            "needs: leave it out"
+        )
+    return atoms
+
+
+def _attach(atoms: Atoms, options: argparse.Namespace) -> None:
+    """Give the structure a calculator of the model, which must know all its elements."""
+    from ..calculators import MDCGCalculator
+
+    package = _package(options)
+    skin = {} if options.skin is None else {"skin": options.skin}
+    own = {"head": options.head, "dtype": options.dtype}
+    try:
+        calculator = MDCGCalculator(package, device=options.device, **own, **skin)
+    except ValueError as error:
+        if isinstance(error, MdcgError):
+            raise
+        raise UsageError(f"{options.model}: {error}") from error
+    if not calculator.implemented_properties or "forces" not in calculator.implemented_properties:
+        raise UsageError(f"{options.model} gives no forces: give a model of energies")
+    missing = sorted(set(atoms.get_chemical_symbols()) - set(calculator.species))
+    if missing:
+        raise UsageError(
+            f"{options.structure} has {', '.join(missing)}, which {options.model} lacks, expected "
+            f"any of {' '.join(calculator.species)}: give a model of all its elements"
+        )
+    atoms.calc = calculator
+
+
+def _package(options: argparse.Namespace) -> Path:
+    """Return the package of the model; a checkpoint's is made once."""
+    from ..package import ConversionOptions
+    from ..package.cached import cached_package, is_name, named_package
+    from ..package.file import is_package
+
+    path, named = Path(options.model), is_name(options.model)
+    if is_package(path):
+        require_package(path)
+        return path
+    if not named:
+        require_file(path)
+    wanted = ConversionOptions(head=options.head, dtype=options.dtype)
+    try:
+        return named_package(options.model, wanted) if named else cached_package(path, wanted)
+    except ValueError as error:
+        if isinstance(error, MdcgError):
+            raise
+        raise UsageError(f"{options.model}: {error}") from error

@@ -1,0 +1,79 @@
+"""Packages in the user's cache, each converted once from a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from ..errors import OutputError, VerificationError
+from ..runtime.cache import models_dir, warn_once, why_not_kept
+from .convert import ConversionOptions, convert_model, load_with_digest
+from .file import FORMAT, SUFFIX, file_sha256, staged
+
+_log = logging.getLogger("mdcg")
+
+
+# A name of MACE or SevenNet, or of nequip.net; the names of files have a suffix, or a folder.
+_NAME = re.compile(r"[\w-]{1,99}|(nequip\.net:)?[\w-]+/[\w-]+:[\w.-]+")
+
+
+def is_name(model: object) -> bool:
+    """Return whether a model is given by the name of a published one, and not by its file."""
+    return isinstance(model, str) and bool(_NAME.fullmatch(model)) and not Path(model).exists()
+
+
+def cached_package(
+    checkpoint: Path, options: ConversionOptions | None = None, name: str | None = None
+) -> Path:
+    """Return the package of a checkpoint, which is converted and compared with it only once.
+
+    Packages lie in the cache of kernels, one for each content of a checkpoint and each set of
+    options. The name, by default that of the file, is the start of the package's name.
+    """
+    options, name = options or ConversionOptions(), name or checkpoint.name
+    if reason := why_not_kept():  # also where others could write the packages
+        raise OutputError(f"{name} cannot be converted into the cache: {reason}")
+    found = _place(name, file_sha256(checkpoint), options)
+    if found.is_file():
+        _log.info("%s was converted before: %s", name, found)
+        return found
+    warn_once(
+        f"mdcg is converting {name} and comparing it with the original, which takes a while; it "
+        f"does so once and keeps the package in {models_dir()}"
+    )
+    return _convert(checkpoint, options, name)
+
+
+def named_package(name: str, options: ConversionOptions | None = None) -> Path:
+    """Return the package of a published model, such as ``"mace-mpa-0"``; see `cached_package`."""
+    from ..patch.model_names import find_checkpoint
+
+    full_name, checkpoint = find_checkpoint(name)
+    return cached_package(checkpoint, options, full_name)
+
+
+def _place(name: str, digest: str, options: ConversionOptions) -> Path:
+    key = json.dumps([digest, asdict(options), FORMAT], sort_keys=True)
+    stem = re.sub(r"\W+", "-", name).strip("-")[:100]
+    return models_dir() / f"{stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}{SUFFIX}"
+
+
+def _convert(checkpoint: Path, options: ConversionOptions, name: str) -> Path:
+    from .verification import write_verified
+
+    model, digest = load_with_digest(checkpoint)
+    package = convert_model(model, options, source=(checkpoint.name, digest))
+    target = _place(name, digest, options)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with staged(target, overwrite=True) as (file,):  # another process may have made it meanwhile
+        check = write_verified(package, file, model)
+        if not check.passed:
+            raise VerificationError(
+                f"the package of {name} differs from the original, so it was not kept: "
+                f"{check.summary()}"
+            )
+    return target
