@@ -333,7 +333,7 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
             _tensor("contraction", "coefficients", lambda a: a[:, :, :-1].copy()),
             r"is a tensor of shape \[3, 12, 6\], expected shape \[any, 12, 7\]",
         ),
-        (_top(format=4), r"has package format 4, this is mdcg .* and reads up to 3"),
+        (_top(format=5), r"has package format 5, this is mdcg .* and reads up to 4"),
         (_top(dtype="float16"), r"field dtype is float16, expected float32 or float64"),
         (_top(r_max=-1.0), r"field r_max is -1, expected a length"),
         (_top(r_max="x"), r"field r_max is \"x\", expected a finite number"),
