@@ -66,6 +66,7 @@ void PairMDCG::find_inputs()
   Impl &it = *impl;
   std::string known, said;
   std::map<std::string, bool> used;
+  std::map<std::string, double> of_committee;    // by keyword
   for (Member &member : it.members) {
     member.inputs.assign(member.info.num_inputs, std::numeric_limits<double>::quiet_NaN());
     for (int i = 0; i < member.info.num_inputs; i++) {
@@ -82,13 +83,28 @@ void PairMDCG::find_inputs()
                    member.file, name, keyword_of(name), name);
       if (found != it.inputs.end()) used[found->first] = true;
       member.inputs[i] = found == it.inputs.end() ? preset : found->second;
-      add_to(said, fmt::format("{} = {:g}", name, member.inputs[i]));
+      const double first = of_committee.emplace(keyword_of(name), member.inputs[i]).first->second;
+      if (first != member.inputs[i])
+        error->all(FLERR,
+                   "pair_style mdcg: packages of the committee have different defaults of {} ({:g} "
+                   "and {:g}), expected one value: write {} VALUE behind pair_style mdcg",
+                   name, first, member.inputs[i], keyword_of(name));
+      add_to(said, fmt::format("{} = {:.15g}", name, member.inputs[i]));
     }
   }
   for (const auto &[name, value] : it.inputs)
     if (!used[name])
       error->all(FLERR, "pair_style mdcg: {} is given, which no package reads, expected {}", name,
-                 known.empty() ? "no inputs" : "inputs out of: " + known);
+                 known.empty() ? "none: remove it" : "one of: " + known);
+  for (const auto &[keyword, value] : of_committee) {
+    double most[2] = {value, -value}, all[2];
+    MPI_Allreduce(most, all, 2, MPI_DOUBLE, MPI_MAX, world);
+    if (all[0] != -all[1])
+      error->all(FLERR,
+                 "pair_style mdcg: {} is {:g} on one rank and {:g} on another, expected one value "
+                 "on all ranks",
+                 keyword, -all[1], all[0]);
+  }
   for (Member &member : it.members) {
     if (member.inputs.empty()) continue;
     mdcg_system nothing{};

@@ -16,6 +16,7 @@ import numpy as np
 from ase import Atoms, units
 
 from .calculators import MDCGCalculator
+from .calculators.evaluation import keys_of_input
 from .errors import MissingDependencyError, UnsupportedProblemError, installation
 
 if TYPE_CHECKING:
@@ -142,6 +143,13 @@ def add_force(
         )
     if periodic is None:
         periodic = topology.getPeriodicBoxVectors() is not None
+    backend = calculator._backend
+    known = [key for name in backend.input_names for key in keys_of_input(name)]
+    if unread := sorted(set(inputs or {}) - set(known)):
+        raise ValueError(
+            f"inputs has {', '.join(unread)}, which {os.fspath(package)} does not read, expected "
+            f"{', '.join(known) or 'none'}"
+        )
     structure = Atoms(symbols, pbc=periodic, info=dict(inputs or {}))
     calculator._backend.check_inputs(structure)
     inside = _with_virtual_sites(system, chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from .calculators.evaluation import (
     check_fixed_inputs,
     input_values,
     inputs_of_manifest,
+    keys_of_input,
     require_known,
     stress_volumes,
     types_by_number,
@@ -57,6 +59,9 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         What `forward` computes besides energies.
     kernels, threads, precision : optional
         See :class:`~mdcg.MDCGCalculator`.
+    inputs : mapping of str to float, optional
+        Charge, spin and other inputs of all systems whose state does not state them, such as
+        ``{"charge": -1}``.
 
     Raises
     ------
@@ -85,6 +90,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         kernels: str = "auto",
         threads: int | None = None,
         precision: str | None = None,
+        inputs: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         if dtype not in (None, *_NUMPY):
@@ -104,6 +110,13 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
             )
         self._package = os.fspath(package)
         self._inputs = inputs_of_manifest(json.loads(self._engine.manifest))
+        self._stated = dict(inputs or {})
+        known = [key for each in self._inputs for key in keys_of_input(each.name)]
+        if unread := sorted(set(self._stated) - set(known)):
+            raise ValueError(
+                f"inputs has {', '.join(unread)}, which {self._package} does not read, expected "
+                f"{', '.join(known) or 'none'}"
+            )
         self._kernel_log = KernelLog(self._engine, self._package, self._device.type)
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
@@ -167,6 +180,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
             A result is not finite.
         """
         given = state if isinstance(state, dict) else vars(state)
+        given = self._stated | {key: value for key, value in given.items() if value is not None}
         positions, cell = given["positions"], given["cell"]
         self._check(positions, "positions")
         self._check(cell, "cell")

@@ -162,7 +162,7 @@ std::vector<double> InputTensors::hidden(const std::vector<double>& values) cons
         const Embedding& from = embeddings_[i];
         std::vector<double> row{values[i]};
         if (!from.rows.empty()) {
-            const auto number = static_cast<std::int64_t>(values[i]) - inputs_[i].lowest;
+            const auto number = static_cast<std::int64_t>(values[i]) - *inputs_[i].lowest;
             const auto first = from.rows.begin() + number * units_;
             row.assign(first, first + units_);
         } else if (from.layers.empty()) {

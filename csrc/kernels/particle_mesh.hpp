@@ -7,7 +7,7 @@
 namespace mdcg {
 
 // Points that a charge is spread on along a direction. On a mesh twice as fine as the waves, errors
-// of forces are 1e-6 of the largest force with 8 points, and 1e-10 with 12.
+// of forces are 3e-6 of the largest force with 8 points, and 1e-10 with 12.
 template <typename T>
 constexpr int WINDOW_POINTS = sizeof(T) == 4 ? 8 : 12;
 constexpr double WINDOW_EXPONENT = 2.4;  // b of the window, for each point

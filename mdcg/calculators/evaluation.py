@@ -215,7 +215,7 @@ def input_values(
 def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> FloatArray:
     """Return a stated value as numbers that a model takes."""
     try:
-        numbers = np.asarray(value, dtype=np.float64)
+        numbers = _as_numbers(value)
         numbers = np.broadcast_to(numbers.reshape(shape if numbers.size > 1 else ()), shape)
         usable = all(of.takes(float(number)) for number in numbers.flat)
     except (TypeError, ValueError):
@@ -246,9 +246,17 @@ def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], pack
 def _agree(found: Any, value: Any) -> bool:
     """Return whether two values are the same number or numbers."""
     try:
-        return bool((np.asarray(found, np.float64) == np.asarray(value, np.float64)).all())
+        return bool((_as_numbers(found) == _as_numbers(value)).all())
     except (TypeError, ValueError):
         return False
+
+
+def _as_numbers(value: Any) -> FloatArray:
+    """Return a number or numbers; unlike NumPy, raise ``TypeError`` for text and truth values."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "iuf":
+        raise TypeError(f"{value!r} is no number")
+    return found.astype(np.float64)
 
 
 def check_finite(result: Evaluation, atoms: Atoms) -> None:

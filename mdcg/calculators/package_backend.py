@@ -300,10 +300,14 @@ class PackageBackend:
             kind += f" that reads {' and '.join(self._inputs)}"
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of inputs that a package reads, or that its conversion fixed."""
+        return (*self._inputs, *self._fixed_inputs)
+
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what structures state of the packages' inputs, and charges of dipoles."""
-        names = (*self._inputs, *self._fixed_inputs)
-        keys = [key for name in names for key in keys_of_input(name)]
+        keys = [key for name in self.input_names for key in keys_of_input(name)]
         found = {key: atoms.info[key] for key in keys if key in atoms.info}
         charges = atoms.arrays.get("Qs")
         return found | ({"Qs": charges} if self.has_dipoles and charges is not None else {})
@@ -458,8 +462,18 @@ class PackageBackend:
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if the packages cannot use what a structure states of inputs."""
         check_fixed_inputs(self._fixed_inputs, atoms.info, self.name)
+        used: dict[str, float] = {
+            keys_of_input(name)[0]: value for name, value in self._fixed_inputs.items()
+        }
         for member in self._members:
-            member.inputs_of(atoms)
+            for each, value in zip(member.inputs, member.inputs_of(atoms), strict=True):
+                key = keys_of_input(each.name)[0]
+                if used.setdefault(key, value) != value:
+                    raise InputError(
+                        f"the structure has no {each.name}, for which packages of the committee "
+                        f"have different values ({used[key]:g} and {value:g}): set "
+                        f"atoms.info[{key!r}]"
+                    )
 
     def _check_species(self, atoms: Atoms) -> None:
         numbers = np.asarray(atoms.numbers, dtype=np.int64)

@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 
 #: Inputs that are whole numbers, also where a model evaluates a continuous function of them.
 WHOLE = ("total_charge", "total_spin", "charge", "spin")
+#: Inputs that are multiplicities 2S+1.
+MULTIPLICITIES = ("total_spin", "spin")
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class SystemInput:
 
     name: str
     whole: bool
-    lowest: int = 0
-    count: int | None = None  # the values are lowest .. lowest + count - 1; None: any
+    lowest: int | None = None  # the smallest value; None: any
+    count: int | None = None  # the values are lowest .. lowest + count - 1; None: no largest
     default: float | None = None
     rows: Array | None = None  # [count, units]
     layers: tuple[InputLayer, ...] = ()
@@ -51,14 +53,17 @@ class SystemInput:
         """Return whether the model can be evaluated with a value."""
         if not np.isfinite(value) or (self.whole and value != int(value)):
             return False
-        return self.count is None or self.lowest <= value < self.lowest + self.count
+        if self.lowest is None:
+            return True
+        return value >= self.lowest and (self.count is None or value < self.lowest + self.count)
 
     @property
     def expected(self) -> str:
         """Values that the model can be evaluated with, for messages."""
-        if self.count is None:
+        if self.lowest is None:
             return "a whole number" if self.whole else "a finite number"
-        return f"a whole number from {self.lowest} to {self.lowest + self.count - 1}"
+        end = "on" if self.count is None else f"to {self.lowest + self.count - 1}"
+        return f"a whole number from {self.lowest} {end}"
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,8 @@ class InputNetwork:
         entries = []
         for number, each in enumerate(self.inputs):
             entry: dict[str, Any] = {"name": each.name, "whole": each.whole}
-            if each.count is not None:
-                entry |= {"lowest": each.lowest, "count": each.count}
+            limits = {"lowest": each.lowest, "count": each.count}
+            entry |= {key: value for key, value in limits.items() if value is not None}
             if each.default is not None:
                 entry["default"] = int(each.default) if each.whole else float(each.default)
             at = f"inputs.{number}"
@@ -116,10 +121,16 @@ class InputNetwork:
 
 
 def system_input(
-    fields: Mapping[str, float], name: str, lowest: int = 0, count: int | None = None, **more: Any
+    fields: Mapping[str, float],
+    name: str,
+    lowest: int | None = None,
+    count: int | None = None,
+    **more: Any,
 ) -> SystemInput:
     """Return an input with its default, if `fields` has one. Counted inputs are whole numbers."""
     whole = count is not None or name in WHOLE
+    if lowest is None and name in MULTIPLICITIES:
+        lowest = 1
     return SystemInput(name, whole, lowest, count, fields.get(name), **more)
 
 
@@ -157,10 +168,11 @@ def values_to_compare(inputs: Sequence[Mapping[str, Any]], count: int) -> list[d
     choices: list[list[float]] = []
     for each in inputs:
         default = each.get("default")
-        lowest, number = each.get("lowest", 0), each.get("count")
-        if number is None:
+        lowest, number = each.get("lowest"), each.get("count")
+        if lowest is None or number is None:
             middle = default if default is not None else 1
-            found = [middle, middle + 1, middle - 1, middle + 2]
+            found = [middle, middle + 1, middle + 2 if middle == each.get("lowest") else middle - 1]
+            found.append(middle + 3)
         else:
             found = [lowest, lowest + number - 1, lowest + number // 2]
             found.insert(0, lowest + number // 3 if default is None else default)

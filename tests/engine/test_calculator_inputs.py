@@ -95,7 +95,7 @@ def test_changes_of_info_are_seen(calc: MDCGCalculator) -> None:
 def test_batches_have_different_values(calc: MDCGCalculator) -> None:
     images = [charged(charge=q, spin=s) for q, s in ((1, 2), (0, 1), (-2, 1), (1, 2))]
     images += [molecule("H2O"), charged()[:4]]
-    found = calc.batch(images, ["energy", "forces", "stress"][:2])
+    found = calc.batch(images, ["energy", "forces", "stress"])
     for image, each in zip(images, found, strict=True):
         assert each["energy"] == pytest.approx(calc.get_potential_energy(image), rel=1e-12)
         np.testing.assert_allclose(each["forces"], calc.get_forces(image), atol=1e-11)
@@ -137,6 +137,29 @@ def test_unusable_values(info: dict[str, Any], message: str, tmp_path: Path) -> 
     atoms.info = {"charge": 1}
     calc.get_forces(atoms)
     assert "that reads charge and spin and field, " in repr(calc)
+
+
+def test_committees_with_different_defaults(tmp_path: Path) -> None:
+    paths = [tmp_path / "0.mdcg", tmp_path / "1.mdcg"]
+    save(paths[0])
+    other = save(paths[1])
+    entry = next(e for e in other.manifest["inputs"] if e["name"] == "charge")
+    entry["default"] = entry["default"] + 1
+    other.save(paths[1])
+    calc = MDCGCalculator(paths, kernels="generic")
+    calc.get_potential_energy(charged(charge=1))
+    message = "has no charge, for which packages of the committee have different values"
+    with pytest.raises(InputError, match=message):
+        calc.get_potential_energy(charged())
+
+
+@pytest.mark.parametrize("value", ["1", True, None, [1, 2]])
+def test_what_is_no_number(value: Any, calc: MDCGCalculator) -> None:
+    if value is None:
+        calc.get_potential_energy(charged(charge=value))
+        return
+    with pytest.raises(InputError, match="charge of the structure is .*, expected a whole number"):
+        calc.get_potential_energy(charged(charge=value))
 
 
 def test_committees(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ase import Atoms
 from ase.units import fs
 
-from mdcg import MDCGCalculator
+from mdcg import MDCGCalculator, Package
 
 from .lmp import (
     THERMO,
@@ -40,7 +40,7 @@ def charged(atoms: Atoms, **info: float) -> Atoms:
     [
         ("charge 1 spin 2", {"charge": 1, "spin": 2}),
         ("input total_charge -2 threads 1", {"charge": -2}),
-        ("charge 1 input total_charge 2 spin -3", {"charge": 2, "spin": -3}),
+        ("charge 1 input total_charge 2 spin 3", {"charge": 2, "spin": 3}),
     ],
 )
 def test_values(tmp_path: Path, ranks: int, settings: str, info: dict[str, float]) -> None:
@@ -119,8 +119,8 @@ def test_hybrid_and_committee(tmp_path: Path) -> None:
         ("charge 3", "", "total_charge is 3, expected a whole number from -2 to 2"),
         ("charge 0.5", "", "total_charge is 0.5, expected a whole number from -2 to 2"),
         ("charge 0 spin 1.5", "", "total_spin is 1.5, expected a whole number"),
-        ("charge 0 input phase 1", "", "phase is given, which no package reads, expected inputs "
-                                       "out of: total_charge, total_spin"),
+        ("charge 0 input phase 1", "", "phase is given, which no package reads, expected one "
+                                       "of: total_charge, total_spin"),
         ("charge", "", "pair_style mdcg: keyword charge needs a value"),
         ("input total_charge", "", "keyword input needs the name of an input and a value"),
         ("charge one", "", "Expected floating point parameter instead of 'one'"),
@@ -142,11 +142,29 @@ def test_unusable_values(
     assert lines, output.text[-2000:]
 
 
+def test_values_that_differ(tmp_path: Path) -> None:
+    """Ranks, or packages of a committee, with different values are an error."""
+    write_data(tmp_path / "test.data", water(2))
+    text = "variable q getenv PMI_RANK\n" + head(MODEL, settings="charge ${q}") + "run 0\n"
+    output = run_input(tmp_path, text, ranks=2, check=False)
+    assert "charge is 0 on one rank and 1 on another, expected one value" in output.text
+    paths = []
+    for charge in (0, 1):
+        changed = Package.open(MODEL)
+        (entry,) = (e for e in changed.manifest["inputs"] if e["name"] == "total_charge")
+        entry["default"] = charge
+        changed.save(tmp_path / f"{charge}.mdcg")
+        paths.append(str(tmp_path / f"{charge}.mdcg"))
+    text = head(MODEL).replace(str(MODEL), " ".join(paths)) + "run 0\n"
+    output = run_input(tmp_path, text, check=False)
+    assert "committee have different defaults of total_charge (0 and 1), expected" in output.text
+
+
 def test_a_package_without_inputs(tmp_path: Path) -> None:
     write_data(tmp_path / "test.data", water(2))
     text = head(package("mace", "float32"), settings="charge 1") + "run 0\n"
     output = run_input(tmp_path, text, check=False)
-    assert "charge is given, which no package reads, expected no inputs" in output.text
+    assert "charge is given, which no package reads, expected none: remove it" in output.text
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -393,6 +393,8 @@ def test_inputs_of_the_atoms(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             mdcg.openmm.add_force(system, topology, path, inputs=inputs)
         assert system.getNumForces() == 0
+    with pytest.raises(ValueError, match=r"inputs has chrage, which \S*p.mdcg does not read"):
+        mdcg.openmm.add_force(bare(atoms), topology, path, inputs={"charge": 0, "chrage": 1})
 
 
 def test_energy_is_conserved() -> None:

@@ -231,6 +231,20 @@ def test_systems_with_different_charges(tmp_path: Path, device: str) -> None:
             model({**state, **stated})
 
 
+def test_inputs_of_all_states(tmp_path: Path) -> None:
+    """States that TorchSim makes have the inputs of the model."""
+    path = tmp_path / "p.mdcg"
+    names = {"type_names": ["H", "O", "C"], "atomic_numbers": [1, 8, 6]}
+    input_program(preset=False).package(**names).save(path)
+    found = [
+        ts.static(boxes(2), MDCGModel(path, "cpu", inputs={"charge": charge})) for charge in (-1, 1)
+    ]
+    energies = torch.stack([torch.stack([e["potential_energy"] for e in one]) for one in found])
+    assert (energies[0] - energies[1]).abs().min() > 1e-3
+    with pytest.raises(ValueError, match=r"inputs has chrage, which \S*p.mdcg does not read"):
+        MDCGModel(path, "cpu", inputs={"chrage": 1})
+
+
 def model_rows(state: dict[str, Any], system: int) -> torch.Tensor:
     return torch.nonzero(state["system_idx"] == system).flatten()
 

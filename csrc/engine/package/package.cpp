@@ -105,12 +105,12 @@ std::vector<Input> read_inputs(const Fields& manifest) {
         const json& whole = fields.json("whole");
         if (!whole.is_boolean()) fields.fail("whole", whole.dump(), "true or false");
         input.whole = whole.get<bool>();
-        if (fields.has("count")) {
-            input.count = fields.integer("count", 1, limits::MAX_INPUT_VALUES);
+        if (fields.has("lowest") || fields.has("count")) {
             input.lowest =
                 fields.integer("lowest", -limits::MAX_INPUT_VALUES, limits::MAX_INPUT_VALUES);
-            if (!input.whole) fields.fail("whole", "false", "true where the values are counted");
+            if (!input.whole) fields.fail("whole", "false", "true where a value is the lowest");
         }
+        if (fields.has("count")) input.count = fields.integer("count", 1, limits::MAX_INPUT_VALUES);
         if (fields.has("default")) {
             input.preset = fields.number("default");
             if (!input.takes(input.preset))
@@ -128,15 +128,15 @@ std::vector<Input> read_inputs(const Fields& manifest) {
 
 bool Input::takes(double value) const {
     if (!std::isfinite(value) || (whole && value != std::floor(value))) return false;
-    return count == 0 ||
-           (value >= static_cast<double>(lowest) && value < static_cast<double>(lowest + count));
+    return (!lowest || value >= static_cast<double>(*lowest)) &&
+           (count == 0 || value < static_cast<double>(*lowest + count));
 }
 
 std::string Input::range_text() const {
     if (!whole) return "a finite number";
-    if (count == 0) return "a whole number";
-    return "a whole number from " + std::to_string(lowest) + " to " +
-           std::to_string(lowest + count - 1);
+    if (!lowest) return "a whole number";
+    const std::string from = "a whole number from " + std::to_string(*lowest);
+    return from + (count == 0 ? " on" : " to " + std::to_string(*lowest + count - 1));
 }
 
 bool nests_too_deep(const char* text, const char* end, int most) {

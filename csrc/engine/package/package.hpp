@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,9 +98,9 @@ private:
 // A number that the model reads once for each system besides its atoms, such as the total charge.
 struct Input {
     std::string name;
-    bool whole = false;       // takes whole numbers only
-    std::int64_t lowest = 0;  // with `count`: the values are lowest .. lowest + count - 1
-    std::int64_t count = 0;   // 0: any value
+    bool whole = false;                  // takes whole numbers only
+    std::optional<std::int64_t> lowest;  // none: any value
+    std::int64_t count = 0;              // the values are lowest .. lowest + count - 1; 0: no last
     double preset = std::numeric_limits<double>::quiet_NaN();  // the default; NaN: none
 
     bool takes(double value) const;
