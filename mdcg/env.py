@@ -19,7 +19,9 @@ class Variable:
 
 VARIABLES: tuple[Variable, ...] = (
     Variable(
-        "MDCG_CACHE_DIR", "$XDG_CACHE_HOME/mdcg or ~/.cache/mdcg", "Folder of compiled kernels and converted models."
+        "MDCG_CACHE_DIR",
+        "$XDG_CACHE_HOME/mdcg or ~/.cache/mdcg",
+        "Folder of compiled kernels and converted models.",
     ),
     Variable(
         "MDCG_CXX", "$CXX, then c++, g++, clang++", "Host C++ compiler for generated kernels."
