@@ -158,7 +158,7 @@ def test_what_is_no_number(value: Any, calc: MDCGCalculator) -> None:
     if value is None:
         calc.get_potential_energy(charged(charge=value))
         return
-    with pytest.raises(InputError, match="charge of the structure is .*, expected a whole number"):
+    with pytest.raises(InputError, match=r"charge of the structure is .*, expected a whole number"):
         calc.get_potential_energy(charged(charge=value))
 
 

@@ -139,7 +139,7 @@ def test_description(tmp_path: Path) -> None:
         (lambda i, n: i[0].pop("name"), "name"),
         (lambda i, n: i[0].update(name="spin"), "expected different names"),
         (lambda i, n: i[0].update(whole=1), "whole is 1, expected true or false"),
-        (lambda i, n: i[0].update(whole=False), "expected true where the values are counted"),
+        (lambda i, n: i[0].update(whole=False), "expected true where a value is the lowest"),
         (lambda i, n: i[0].update(count=0), "count"),
         (lambda i, n: i[0].update(default=3), "default is 3, expected a whole number from -2"),
         (lambda i, n: i[1].update(default=0.5), "default is 0.5, expected a whole number"),
