@@ -23,8 +23,8 @@ struct MultipoleWaves::Tile {
     }
 };
 
-void MultipoleWaves::update(const double* cell, const GaussianCharges& gaussians) {
-    if (!waves_.update(cell, gaussians)) return;
+bool MultipoleWaves::update(const double* cell, const GaussianCharges& gaussians) {
+    if (!waves_.update(cell, gaussians)) return false;
     vectors_.assign(waves_.weights().size(), {});
     squares_.assign(vectors_.size(), 0.0);
     longest_ = 0;
@@ -37,6 +37,7 @@ void MultipoleWaves::update(const double* cell, const GaussianCharges& gaussians
             squares_[wave] = k[0] * k[0] + k[1] * k[1] + k[2] * k[2];
             if (weight(wave) != 0) longest_ = std::max(longest_, std::sqrt(squares_[wave]));
         }
+    return true;
 }
 
 // Calls body(tile, thread).
@@ -131,7 +132,7 @@ std::vector<Amplitudes> MultipoleWaves::amplitudes(const Atoms& atoms,
 }
 
 void MultipoleWaves::share(std::vector<Amplitudes>& amplitudes, std::int64_t total,
-                           Communicator* communicator) const {
+                           Communicator* communicator) {
     if (communicator != nullptr) {
         std::vector<std::int64_t> sums;
         for (const Amplitudes& channel : amplitudes)

@@ -20,12 +20,16 @@ using Amplitudes = std::vector<std::complex<double>>;
 
 class MultipoleWaves {
 public:
-    void update(const double* cell, const GaussianCharges& gaussians);
+    // Returns whether the cell has changed.
+    bool update(const double* cell, const GaussianCharges& gaussians);
+    const Waves& waves() const { return waves_; }
 
     // Wave 2 i + s of pair i has n3 = m for s = 0 and -m for s = 1; a weight of 0 means that there
     // is no such wave in the half of the sphere.
     std::size_t count() const { return vectors_.size(); }
     const Vector3& vector(std::size_t wave) const { return vectors_[wave]; }  // 1/Å
+    const std::vector<Vector3>& vectors() const { return vectors_; }
+    double longest() const { return longest_; }  // length of the longest vector, 1/Å
     double square(std::size_t wave) const { return squares_[wave]; }
     double weight(std::size_t wave) const { return waves_.weights()[wave]; }
 
@@ -43,8 +47,8 @@ public:
                                        bool dipoles, std::int64_t& total) const;
     // Replaces amplitudes by sums over all processes. Throws EngineError if the total of all is too
     // large.
-    void share(std::vector<Amplitudes>& amplitudes, std::int64_t total,
-               Communicator* communicator) const;
+    static void share(std::vector<Amplitudes>& amplitudes, std::int64_t total,
+                      Communicator* communicator);
     // Potentials sum_k w Re(exp(i k r) A*) at atoms for the amplitudes A times the weights w.
     // Without `second` the second derivatives are zero.
     void potentials(const Atoms& atoms, const Amplitudes& weighted, bool second,
@@ -59,7 +63,7 @@ private:
     Waves waves_;
     std::vector<Vector3> vectors_;  // [waves]
     std::vector<double> squares_;   // [waves] k^2
-    double longest_ = 0;            // largest component of a vector
+    double longest_ = 0;
 };
 
 }  // namespace mdcg

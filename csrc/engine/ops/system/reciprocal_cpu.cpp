@@ -98,15 +98,17 @@ protected:
             found[i] *= waves_.weight(i) * std::exp(-0.5 * variance * waves_.square(i));
         return found;
     }
-    // The virial of forces in an open system.
+    // Forces in an open system, and the symmetric part of their virial.
     static void add_open_virial(const Worker<T>& worker, Range nodes,
                                 const std::vector<Vector3>& forces) {
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
             for (std::size_t a = 0; a < 3; ++a) {
                 worker.forces[size(3 * n) + a] += forces[size(n)][a];
-                for (std::size_t b = 0; b < 3; ++b)
-                    worker.virial[3 * a + b] +=
-                        worker.positions[size(3 * n) + a] * forces[size(n)][b];
+                for (std::size_t b = 0; b < 3; ++b) {
+                    const double part = 0.5 * worker.positions[size(3 * n) + a] * forces[size(n)][b];
+                    worker.virial[3 * a + b] += part;
+                    worker.virial[3 * b + a] += part;
+                }
             }
     }
 
