@@ -402,16 +402,15 @@ class Builder:
         self._layer("ewald", name, None, x=charges, **numbers, own_part=own)
 
     def total_charge(
-        self, x: Features, weights: Features, charge: float, spin: float, name: str
+        self, x: Features, weights: Features, charge: str, spin: str, name: str
     ) -> Features:
         """Shift charges x of two spins to those of the system, in proportion to weights.
 
-        `charge` is in e, and `spin` is one more than the number of electrons without a partner.
+        `charge` and `spin` are names of inputs: the charge in e, and the spin multiplicity.
         """
         operands = {"x": x, "weights": weights}
         fields = {key: self._use(self.stored(v, f"{name}_{key}")) for key, v in operands.items()}
-        numbers = {"charge": float(charge), "spin": float(spin)}
-        return self._layer("total_charge", name, x.irreps, **fields, **numbers)
+        return self._layer("total_charge", name, x.irreps, **fields, charge=charge, spin=spin)
 
     def reciprocal_field(
         self, x: Features, receivers: Sequence[Mapping[str, Any]], name: str, **sum_fields: Any

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdcg.package.builder import Features
+from mdcg.package.inputs import InputNetwork, system_input
 from mdcg.package.linear_map import LinearMap
 from mdcg.problem import Irreps
 
@@ -43,11 +44,14 @@ def program(
     numbers: str = "usual",
     own: str = "removed",
     steps: int = 2,
-    charge: float = 1.0,
-    spin: float = 2.0,
+    charge: float | None = 1.0,
+    spin: float | None = 2.0,
 ) -> Program:
     """Return a program whose charges depend on neighbours and on each other's fields."""
     p = Program(3, dtype)
+    values = {"total_charge": charge, "total_spin": spin}
+    given = {name: value for name, value in values.items() if value is not None}
+    p.inputs = InputNetwork(tuple(system_input(given, name) for name in values))
     x = p.features(5, 1)
     p.readout(x)
     source = [1.0, 0.9]
@@ -58,7 +62,7 @@ def program(
     ]
     weight = LinearMap(x.irreps, Irreps.parse("2x0e"), {(0, 0): p.random(5, 2) / 5}, {0: np.ones(2)})
     found = p.linear(x, weight, "weights")
-    c = p.total_charge(moments(p, x, l_max, "first"), found, charge, spin, "charges_0")
+    c = p.total_charge(moments(p, x, l_max, "first"), found, *values, "charges_0")
     for step in range(steps):
         v = p.reciprocal_field(c, receivers, f"field_{step}", **fields)
         count = v.irreps[0].mul
@@ -74,7 +78,7 @@ def program(
         total = p.sum(terms, f"moments_{step}")
         change = LinearMap(product.irreps, Irreps.parse("2x0e"), {(0, 0): p.random(5, 2) / 20})
         more = p.sum([found, p.linear(product, change, f"more_{step}")], f"weights_{step}")
-        c = p.total_charge(total, more, charge, spin, f"charges_{step + 1}")
+        c = p.total_charge(total, more, *values, f"charges_{step + 1}")
     both = irreps_of(1, l_max)
     ones = {(b, b): np.ones((2, 1)) for b in range(l_max + 1)}
     total = p.linear(c, LinearMap(c.irreps, both, ones), "density")

@@ -374,8 +374,9 @@ class _Run:
 
     def on_total_charge(self, layer: dict[str, Any]) -> None:
         x, (f,) = self.values[layer["x"]], self.values[layer["weights"]]
-        unpaired = layer["spin"] - 1.0
-        wanted = torch.tensor([layer["charge"] + unpaired, layer["charge"] - unpaired]) / 2
+        inputs = {each["name"]: each["default"] for each in self.package.manifest["inputs"]}
+        charge, unpaired = inputs[layer["charge"]], inputs[layer["spin"]] - 1.0
+        wanted = torch.tensor([charge + unpaired, charge - unpaired]) / 2
         missing = wanted.double() - x[0].sum(dim=0)
         self.store(layer, [x[0] + f / f.sum(dim=0) * missing, *x[1:]])
 

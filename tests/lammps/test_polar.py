@@ -13,7 +13,12 @@ from .lmp import BAR, head, molecule_in_a_corner, nve, package, run_input, water
 from .test_les import OUTPUT, crystal
 
 POLAR = package("mace_polar", "float64")
-INPUTS = {"charge": 1, "spin": 2}  # of the package
+INPUTS = {"charge": 1, "spin": 2}
+
+
+def start(**options: str) -> str:
+    """Return the beginning of an input with values of the model's inputs."""
+    return head(POLAR, settings="charge 1 spin 2", **options)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -21,7 +26,7 @@ INPUTS = {"charge": 1, "spin": 2}  # of the package
 def test_numbers_of_ase(tmp_path: Path, name: str, ranks: int) -> None:
     atoms = crystal(name)
     write_data(tmp_path / "test.data", atoms)
-    output = run_input(tmp_path, head(POLAR) + OUTPUT + "run 0\n", ranks=ranks)
+    output = run_input(tmp_path, start() + OUTPUT + "run 0\n", ranks=ranks)
     atoms.info |= INPUTS
     atoms.calc = MDCGCalculator(POLAR, threads=1)
     (frame,) = output.dump()
@@ -41,7 +46,7 @@ def test_dynamics(tmp_path: Path) -> None:
     """Trajectories of one rank and of three agree, also in a cell that changes."""
     write_data(tmp_path / "test.data", crystal("triclinic"))
     steps = nve(1).replace("fix nve all nve", "fix npt all npt temp 300 300 0.1 tri 1e4 1e4 0.1")
-    text = head(POLAR) + steps + "run 20\n"
+    text = start() + steps + "run 20\n"
     runs = {ranks: run_input(tmp_path, text, ranks=ranks).runs[0] for ranks in (1, 3)}
     for name in ("PotEng", "TotEng", "Pxx", "Pxy"):
         scale = np.abs(runs[1][name]).max()
@@ -50,11 +55,24 @@ def test_dynamics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_other_charges(tmp_path: Path, ranks: int) -> None:
+    """The charge and the spin change between runs."""
+    atoms = crystal("cubic")
+    write_data(tmp_path / "test.data", atoms)
+    text = start() + "thermo_style custom step pe\nthermo_modify format float %.17g\nrun 0\n"
+    output = run_input(tmp_path, text + "pair_modify charge -2 spin 1\nrun 0\n", ranks=ranks)
+    calc = MDCGCalculator(POLAR, threads=1)
+    for run, (charge, spin) in zip(output.runs, [(1, 2), (-2, 1)], strict=True):
+        atoms.info |= {"charge": charge, "spin": spin}
+        assert run["PotEng"][-1] == pytest.approx(calc.get_potential_energy(atoms), rel=1e-10)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_open_systems(tmp_path: Path, ranks: int) -> None:
     """A molecule that lies on one of two ranks; the other one is empty."""
     atoms = molecule_in_a_corner()
     write_data(tmp_path / "test.data", atoms)
-    text = head(POLAR, boundary="f f f") + OUTPUT + "run 0\n"
+    text = start(boundary="f f f") + OUTPUT + "run 0\n"
     output = run_input(tmp_path, text, ranks=ranks)
     atoms.info |= INPUTS
     atoms.calc = MDCGCalculator(POLAR, threads=1)
@@ -71,6 +89,6 @@ REFUSED = {
 def test_refused(tmp_path: Path, case: str) -> None:
     boundary, reason = REFUSED[case]
     write_data(tmp_path / "test.data", water(2))
-    output = run_input(tmp_path, head(POLAR, boundary=boundary) + "run 0\n", ranks=2, check=False)
+    output = run_input(tmp_path, start(boundary=boundary) + "run 0\n", ranks=2, check=False)
     assert output.code != 0
     assert reason in output.text

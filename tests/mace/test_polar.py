@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ase import Atoms
 from ase.build import molecule
 from ase.calculators.calculator import InputError, PropertyNotImplementedError
 
@@ -25,7 +24,7 @@ from ..lammps.lmp import water
 from ..lammps.make_packages import strengthen
 
 ION = (("total_charge", -1), ("total_spin", 2))
-NEUTRAL = (("total_charge", 0), ("total_spin", 1))
+NO_DEFAULTS = ()
 WIDTHS = {"one": [1.2], "two": [1.0, 1.5]}
 
 
@@ -63,7 +62,7 @@ def some(names: tuple[str, ...]) -> list[Structure]:
     steps=[0, 1, 2],
     energy=[False, True],
     own=[False, True],
-    fields=[ION, NEUTRAL],
+    fields=[ION, NO_DEFAULTS],
     norms=[False, True],
 )
 def test_results_are_those_of_the_model(
@@ -153,23 +152,25 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
     from mace.calculators import MACECalculator
 
     model = model_of(build)
-    converted(model, tmp_path / "p.mdcg")
+    converted(model, tmp_path / "p.mdcg", NO_DEFAULTS)
     calc = MDCGCalculator(tmp_path / "p.mdcg")
     assert calc.implemented_properties[-2:] == ["stress", "charges"]
     with default_dtype(torch.float64):  # MACE makes some constants in torch's default type
         options = {"device": "cpu", "default_dtype": "float64", "model_type": "PolarMACE"}
         theirs = MACECalculator(models=[model], **options)
         ion, liquid = molecule("OH"), water(1, seed=4)
-        for atoms in (ion, liquid):
-            atoms.info |= {"charge": -1, "spin": 2}
+        for atoms, charge, spin in ((ion, -1, 1), (liquid, 0, 1), (ion, 0, 2), (liquid, -1, 2)):
+            atoms.info |= {"charge": charge, "spin": spin}
             want = [theirs.get_property(name, atoms) for name in ("energy", "forces")]
             got = [calc.get_property(name, atoms) for name in ("energy", "forces")]
             assert abs(got[0] - want[0]) < 1e-9 * len(atoms)
             np.testing.assert_allclose(got[1], want[1], rtol=0, atol=1e-8)
-            assert calc.get_property("charges", atoms).sum() == pytest.approx(-1.0, abs=1e-10)
-    images = [ion, liquid, Atoms()]
+            assert calc.get_charges(atoms).sum() == pytest.approx(charge, abs=1e-10)
+    with pytest.raises(InputError, match="the structure has no total_charge, which .* has no default for"):
+        calc.get_potential_energy(water(1, seed=4))
+    images = [ion, liquid]
     batch = calc.batch(images, ["energy", "forces", "charges"])
-    for atoms, found in zip(images[:2], batch, strict=False):
+    for atoms, found in zip(images, batch, strict=True):
         np.testing.assert_allclose(found["forces"], calc.get_forces(atoms), rtol=0, atol=1e-12)
     moved = liquid.copy()  # in a cell that changes, with the list of before
     moved.set_cell(1.001 * liquid.cell.array, scale_atoms=True)
@@ -179,7 +180,7 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="periodic along 2 directions, expected 0 or 3"):
         calc.get_potential_energy(liquid)
     with pytest.raises(PropertyNotImplementedError, match="stresses not implemented"):
-        calc.get_property("stresses", water(1, seed=4))
+        calc.get_property("stresses", ion)
     with pytest.raises(UnsupportedProblemError, match=r"has a long-range sum, .*heat fluxes"):
         calc.get_heat_flux(ion)
 
@@ -197,8 +198,7 @@ def small(build: Any) -> Any:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ((("total_charge", 0),), "the model reads 'total_spin' of each structure, and a package"),
-        ((), "the model reads 'total_charge' of each structure, and a package"),
+        ((("total_charge", 0.5),), "total_charge is 0.5, expected a whole number"),
         ((*ION, ("external_field", 1)), "reads no external_field, expected total_charge, total_sp"),
     ],
 )

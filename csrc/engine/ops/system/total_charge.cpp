@@ -17,8 +17,8 @@ TotalChargeSpec::TotalChargeSpec(const LayerEntry& given) : WaveSpec(given) {
         fields.fail("x", irreps_text(x.rows), "2x0e, or 2x0e and vectors");
     if (irreps_text(weights.rows) != "2x0e")
         fields.fail("weights", irreps_text(weights.rows), "2x0e");
-    charge_ = fields.number("charge");
-    unpaired_ = fields.number("spin") - 1;
+    charge_ = input_number(fields.text("charge"));
+    spin_ = input_number(fields.text("spin"));
 }
 
 namespace {
@@ -35,7 +35,7 @@ public:
         });
         for (int s = 0; s < 2; ++s) {
             const auto spin = static_cast<std::size_t>(s);
-            missing_[spin] = spec_.total(s) - sums[spin];
+            missing_[spin] = spec_.total(s, worker.inputs) - sums[spin];
             is_zero_[spin] = sums[2 + spin] == 0;
             weight_[spin] = is_zero_[spin] ? 1.0 : sums[2 + spin];
         }

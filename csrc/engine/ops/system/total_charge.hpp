@@ -1,6 +1,8 @@
 // Charges are shifted until they add up to the total of the system, for each spin.
 #pragma once
 
+#include <cstddef>
+
 #include "engine/ops/system/wave_spec.hpp"
 
 namespace mdcg {
@@ -15,11 +17,14 @@ struct TotalChargeSpec : WaveSpec {
 
     explicit TotalChargeSpec(const LayerEntry& given);
 
-    // The total of a spin: of half of the charge, and half of the electrons without a partner.
-    double total(int spin) const { return 0.5 * (charge_ + (spin == 0 ? 1 : -1) * unpaired_); }
+    // The total of a spin from the inputs of the system: half of the charge, and half of the
+    // electrons without a partner, one less than the spin multiplicity.
+    double total(int spin, const double* inputs) const {
+        return 0.5 * (inputs[charge_] + (spin == 0 ? 1 : -1) * (inputs[spin_] - 1));
+    }
 
 private:
-    double charge_ = 0, unpaired_ = 0;
+    std::size_t charge_ = 0, spin_ = 0;  // numbers of inputs
 };
 
 }  // namespace mdcg

@@ -41,7 +41,7 @@ private:
         a.weight_width = spec_.weights.rows.width;
         a.add_x = spec_.x.accumulate;
         a.add_weights = spec_.weights.accumulate;
-        for (int s = 0; s < 2; ++s) a.wanted[s] = spec_.total(s);
+        for (int s = 0; s < 2; ++s) a.wanted[s] = spec_.total(s, worker.inputs);
         a.sums = memory_->template as<Long>();
         a.slopes = a.sums + CHARGE_SUM_ITEMS;
         if (backward) {
