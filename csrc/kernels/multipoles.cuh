@@ -40,16 +40,14 @@ extern "C" __global__ void __launch_bounds__(MULTIPOLE_THREADS)
     if (a.total == nullptr) return;
     if (!(size < MAX_CHARGE)) size = MAX_CHARGE;
     const Long total = sum_of_lanes(Long(ceil(TOTAL_UNITS * size)));
-    if (threadIdx.x % 32 == 0)
-        atomicAdd((unsigned long long*)a.total, (unsigned long long)total);
+    if (threadIdx.x % 32 == 0) atomicAdd((unsigned long long*)a.total, (unsigned long long)total);
 }
 
 // A thread has a pair of waves of all receivers of a channel.
 extern "C" __global__ void __launch_bounds__(MULTIPOLE_THREADS)
     multipole_amplitudes(const AmplitudeArguments<T> a) {
     const Long number = thread_number();
-    if (number == 0 && a.failures != nullptr &&
-        double(a.total[0]) >= TOTAL_UNITS * MAX_CHARGE)
+    if (number == 0 && a.failures != nullptr && double(a.total[0]) >= TOTAL_UNITS * MAX_CHARGE)
         a.failures[0] = 1;
     if (number >= a.channels / a.receivers * a.num_pairs) return;
     const Long first = number / a.num_pairs, pair = number % a.num_pairs;
@@ -225,8 +223,9 @@ extern "C" __global__ void __launch_bounds__(MULTIPOLE_THREADS)
         if (wave >= a.num_waves || a.weights[wave] == 0) continue;
         const double* const k = a.vectors + 3 * wave;
         const double square = k[0] * k[0] + k[1] * k[1] + k[2] * k[2];
-        const double energy = a.factor * a.weights[wave] * exp(-0.5 * width * square) *
-                              (mine[2 * wave] * all[2 * wave] + mine[2 * wave + 1] * all[2 * wave + 1]);
+        const double energy =
+            a.factor * a.weights[wave] * exp(-0.5 * width * square) *
+            (mine[2 * wave] * all[2 * wave] + mine[2 * wave + 1] * all[2 * wave + 1]);
         const double along = energy * (a.variance + width + 2 / square);
         for (int d = 0; d < 3; ++d) {
             virial[d] += energy - along * k[d] * k[d];
@@ -276,7 +275,8 @@ INLINE double point_pair(const PointArguments<T>& a, Long atom, Long other, int 
         square += slope[d] * slope[d];
     }
     const double unit = a.factor / 12.566370614359172954;
-    const double inverse = 1 / sqrt(2 * (a.variance + width)), peak = 1.128379167095512574 * inverse;
+    const double inverse = 1 / sqrt(2 * (a.variance + width)),
+                 peak = 1.128379167095512574 * inverse;
     // PolarMACE's own: distances are increased, so that none is zero
     const double r = sqrt(square), away = r + 1e-6, u = erf(inverse * r) / away;
     const double by_r = r > 0 ? (peak * exp(-inverse * inverse * square) - u) / (away * r) : 0.0;
@@ -332,8 +332,7 @@ extern "C" __global__ void __launch_bounds__(MULTIPOLE_THREADS)
                 point_charges(a, of_channel, other, slopes);
                 for (int p = 0; p < a.points; ++p)
                     for (int q = 0; q < a.points; ++q) {
-                        sums[p] += slopes[q] *
-                                   point_pair(a, atom, other, p, q, a.widths[w], slope);
+                        sums[p] += slopes[q] * point_pair(a, atom, other, p, q, a.widths[w], slope);
                         const double both = own[p] * slopes[q] + own_slopes[p] * charges[q];
                         for (int d = 0; d < 3; ++d) force[d] -= both * slope[d];
                     }

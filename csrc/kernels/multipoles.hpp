@@ -24,8 +24,8 @@ struct MomentArguments {
     MultipoleRows<const T> x;
     const double* factors;  // [receivers][2]
     T* moments;             // [channels][4][padded] charge and dipole times factors
-    Long* total;            // [1] added to: sum of absolute charges in TOTAL_UNITS; null: not wanted
-    double longest;         // longest wave vector, 1/Å: dipoles count as charges times this
+    Long* total;     // [1] added to: sum of absolute charges in TOTAL_UNITS; null: not wanted
+    double longest;  // longest wave vector, 1/Å: dipoles count as charges times this
 };
 
 // Waves 2 i and 2 i + 1 belong to pair i.
@@ -126,8 +126,8 @@ struct PointArguments {
     const double* widths;     // [receivers] squares, Å^2
     const T* moments;         // [channels / receivers][4][padded]
     const T* slopes;          // [channels][4][padded] derivatives by potentials; null: none yet
-    // Without slopes [channels][10][padded] of moments, otherwise [channels / receivers][10][padded]
-    // of slopes
+    // Without slopes [channels][10][padded] of moments, otherwise [channels /
+    // receivers][10][padded] of slopes
     double* potentials;
     double* forces;   // [num_atoms][3] added to, with slopes
     double* virials;  // [num_atoms][6] added to, with slopes

@@ -67,7 +67,8 @@ def _describe(
     gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
     gives += [name for name in ("dipoles", "charges") if name in manifest]
     lines.append(f"gives {' and '.join(gives)} of atoms")
-    lines += [long_range_text(layer) for layer in manifest["layers"] if layer["type"] == "ewald"]
+    sums = ("ewald", "reciprocal_energy")
+    lines += [long_range_text(layer) for layer in manifest["layers"] if layer["type"] in sums]
     lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
@@ -108,7 +109,8 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
 def long_range_text(layer: dict[str, Any]) -> str:
     """Return a line about a long-range sum."""
     numbers = [f"{name} {layer[key]:g} {unit}" for name, key, unit in _LONG_RANGE]
-    return f"long range: charges with {', '.join(numbers)}, own part {layer['own_part']}"
+    kind = "charges" if layer["type"] == "ewald" else "charges and dipoles in each other's fields"
+    return f"long range: {kind} with {', '.join(numbers)}, own part {layer['own_part']}"
 
 
 def _dispersion(found: Any) -> str:

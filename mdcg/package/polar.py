@@ -14,6 +14,7 @@ from ..problem.irreps import Irreps
 from .builder import Builder, Features, RadialLayer
 from .e3nn_modules import array, irreps_of, linear_map, real
 from .inputs import InputNetwork, refuse_unknown, system_input
+from .les import refuse_parts
 from .linear_map import LinearMap
 from .mace_blocks import MaceContext, radial_layers
 from .mace_readouts import activated_scalars, gated_features
@@ -124,15 +125,8 @@ class _Polar:
     def sources(self, block: Any, at: str) -> LinearMap:
         """Return the map of an interaction's features to charges and dipoles."""
         self.expect(block, "EnvironmentDependentSpinSourceBlock", at)
-        found = linear_map(block.linear, f"{at}.linear").then(self.spins)
-        if not block.zero_charges:
-            return found
-        # only the first number of a row is set to zero: the charge of the first spin
-        weights = {key: weight.copy() for key, weight in found.weights.items()}
-        for (_, out), weight in weights.items():
-            if out == 0:
-                weight[..., 0] = 0.0
-        return LinearMap(found.irreps_in, found.irreps_out, weights)
+        refuse_parts(block, {"zero_charges": "charges that are zero"}, at)
+        return linear_map(block.linear, f"{at}.linear").then(self.spins)
 
     def fill(self, charges: Features, weights: Features, step: int) -> Features:
         """Shift the charges to those of the system."""
@@ -160,16 +154,14 @@ class _Polar:
             terms.append((x, linear.then(product), part))
         embedded = self.total(terms, f"embedded_{step}")
         scalars = self.builder.dot(mixed, embedded, f"dots_{step}")
-        types = self.builder.table(
-            f"{len(self.model.atomic_numbers)}x0e", self.context.one_hot
-        )
+        types = self.builder.table(f"{len(self.model.atomic_numbers)}x0e", self.context.one_hot)
         of_type = self.builder.linear(
             types, linear_map(block.source_embedding, f"{at}.source_embedding"), ""
         )
         net, where = block.nonlinearity, f"{at}.nonlinearity"
         scalars = self.network(net, [scalars, of_type], f"update_{step}", where)
-        factors = _modulation(block.tp_out, f"{at}.tp_out")
-        factors = self.builder.linear(scalars, factors, f"factors_{step}")
+        modulation = _modulation(block.tp_out, f"{at}.tp_out")
+        factors = self.builder.linear(scalars, modulation, f"factors_{step}")
         changed = self.builder.modulate(mixed, factors, f"changed_{step}")
         readout, parts = block.readout, ("linear_1", "linear_mid")
         self.expect(readout, "GeneralNonLinearBiasReadoutBlock", f"{at}.readout")
@@ -187,16 +179,15 @@ class _Polar:
     def network(self, module: Any, inputs: list[Features], name: str, at: str) -> Features:
         """Write a ``RadialMLP`` of scalars, which come one after the other."""
         layers = list(radial_layers(module, at))
-        first, terms, used = layers[0], [], 0
+        terms, used = [], 0
         for number, x in enumerate(inputs):
-            size = x.irreps.dim
-            part = LayerMap(first, slice(used, used + size), number == 0)
-            terms.append(self.builder.linear(x, part.linear(x.irreps), f"{name}_in_{number}"))
-            used += size
+            part = _scalar_map(layers[0], x.irreps, used, number == 0)
+            terms.append(self.builder.linear(x, part, f"{name}_in_{number}"))
+            used += x.irreps.dim
         feats = self.builder.sum(terms, f"{name}_0")
         for number, layer in enumerate(layers):
             if number:
-                linear = LayerMap(layer, slice(None), True).linear(feats.irreps)
+                linear = _scalar_map(layer, feats.irreps)
                 feats = self.builder.linear(feats, linear, f"{name}_{number}")
             if layer.norm is not None:
                 feats = self.builder.layer_norm(feats, *layer.norm, f"{name}_norm_{number}")
@@ -228,7 +219,7 @@ class _Polar:
 
     def sum_fields(self, module: Any, isolated: Any) -> dict[str, Any]:
         """Return the fields that layers of sums share."""
-        from graph_longrange.utils import FIELD_CONSTANT  # type: ignore[import-not-found]
+        from graph_longrange.utils import FIELD_CONSTANT
 
         basis = module.density_basis
         (source,) = _scales(basis)
@@ -279,17 +270,14 @@ class _Polar:
         self.builder.energy(energy, np.ones(1), np.zeros(1), "electron_energy")
 
 
-class LayerMap:
-    """A layer of a ``RadialMLP`` as a map of some of its inputs."""
-
-    def __init__(self, layer: RadialLayer, rows: slice, with_bias: bool) -> None:
-        self.weight = layer.weight[rows]
-        self.bias = {0: layer.bias} if with_bias and layer.bias is not None else {}
-
-    def linear(self, irreps_in: Irreps) -> LinearMap:
-        """Return the map of scalars of one kind."""
-        irreps_out = Irreps.from_pairs([(self.weight.shape[1], 0, 1)])
-        return LinearMap(irreps_in, irreps_out, {(0, 0): self.weight}, self.bias)
+def _scalar_map(
+    layer: RadialLayer, irreps_in: Irreps, first: int = 0, with_bias: bool = True
+) -> LinearMap:
+    """Return a layer as a map of scalars, which are its inputs from `first` on."""
+    weight = layer.weight[first : first + irreps_in.dim]
+    bias = {0: layer.bias} if with_bias and layer.bias is not None else {}
+    irreps_out = Irreps.from_pairs([(weight.shape[1], 0, 1)])
+    return LinearMap(irreps_in, irreps_out, {(0, 0): weight}, bias)
 
 
 def _irreps(count: int, max_l: int) -> Irreps:
@@ -379,5 +367,5 @@ def _scales(basis: Any) -> list[list[float]]:
             float(array(part)[number] * scales[number, l] * _HARMONICS[l])
             for l, part in enumerate(parts)
         ]
-        found.append((row + [0.0])[:2])
+        found.append([*row, 0.0][:2])
     return found

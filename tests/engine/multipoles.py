@@ -60,7 +60,9 @@ def program(
         {"sigma": width, "scale": [0.7 + n, 1.1 * field_l_max], "own": [2.0, 0.3 - n]}
         for n, width in enumerate(WIDTHS[widths])
     ]
-    weight = LinearMap(x.irreps, Irreps.parse("2x0e"), {(0, 0): p.random(5, 2) / 5}, {0: np.ones(2)})
+    weight = LinearMap(
+        x.irreps, Irreps.parse("2x0e"), {(0, 0): p.random(5, 2) / 5}, {0: np.ones(2)}
+    )
     found = p.linear(x, weight, "weights")
     c = p.total_charge(moments(p, x, l_max, "first"), found, *values, "charges_0")
     for step in range(steps):

@@ -366,7 +366,6 @@ class _Run:
         removed = layer["own_part"] == "removed"
         self.energies = self.energies + ewald(charges, *self.moved(), *numbers, removed)
 
-
     def moved(self) -> tuple[Tensor, Tensor | None]:
         """Return positions and cell that a strain moves."""
         deformation = torch.eye(3, dtype=torch.float64) + self.strain
@@ -470,7 +469,9 @@ def multipole_potentials(
     return found
 
 
-def point_potentials(q: Tensor, p: Tensor, r: Tensor, layer: dict[str, Any], width: float) -> Blocks:
+def point_potentials(
+    q: Tensor, p: Tensor, r: Tensor, layer: dict[str, Any], width: float
+) -> Blocks:
     """Return potentials and slopes of an open system, from differences of points."""
     n, offset = len(q), layer["offset"]
     away = torch.cat([torch.zeros(1, 3), offset * torch.eye(3)]).double()

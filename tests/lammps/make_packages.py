@@ -51,9 +51,7 @@ def random_charged() -> Any:
 def random_polar() -> Any:
     """Return a small random model of charges and dipoles in each other's fields."""
     fields = {"field_feature_widths": [1.0, 1.5], "field_feature_max_l": 1}
-    model = random_model(
-        "PolarMACE", atomic_multipoles_max_l=1, num_recursion_steps=2, **fields
-    )
+    model = random_model("PolarMACE", atomic_multipoles_max_l=1, num_recursion_steps=2, **fields)
     strengthen(model)
     return model
 

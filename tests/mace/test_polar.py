@@ -166,7 +166,7 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
             assert abs(got[0] - want[0]) < 1e-9 * len(atoms)
             np.testing.assert_allclose(got[1], want[1], rtol=0, atol=1e-8)
             assert calc.get_charges(atoms).sum() == pytest.approx(charge, abs=1e-10)
-    with pytest.raises(InputError, match="the structure has no total_charge, which .* has no default for"):
+    with pytest.raises(InputError, match=r"the structure has no total_charge, which .* default"):
         calc.get_potential_energy(water(1, seed=4))
     images = [ion, liquid]
     batch = calc.batch(images, ["energy", "forces", "charges"])
@@ -229,6 +229,11 @@ def test_other_classes(small: Any, part: str) -> None:
     *path, name = part.split(".")
     setattr(model.get_submodule(".".join(path)), name, torch.nn.Identity())
     refused(model, f"{part} is an Identity.*{PARTS[part]}")
+
+
+def test_zero_charges(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small.lr_source_maps[1], "zero_charges", True)
+    refused(small, r"lr_source_maps.1 has charges that are zero \(zero_charges\), which packages")
 
 
 def test_other_degrees(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:

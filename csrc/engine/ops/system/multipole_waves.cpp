@@ -116,15 +116,15 @@ std::vector<Amplitudes> MultipoleWaves::amplitudes(const Atoms& atoms,
         for (std::size_t part = 0; part < parts; ++part)
             for (std::size_t i = 0; i < count() / 2; ++i) {
                 std::int64_t s[4];
-                for (std::size_t j = 0; j < 4; ++j) s[j] = all((c * parts + part) * items + 4 * i + j);
+                for (std::size_t j = 0; j < 4; ++j)
+                    s[j] = all((c * parts + part) * items + 4 * i + j);
                 const std::complex<double> up(double(s[0] - s[1]), double(s[2] + s[3]));
                 const std::complex<double> down(double(s[0] + s[1]), double(s[3] - s[2]));
                 for (std::size_t sign = 0; sign < 2; ++sign) {
                     if (weight(2 * i + sign) == 0) continue;
                     const std::complex<double> value = (sign == 0 ? up : down) / CHARGE_UNITS;
                     const std::complex<double> factor(
-                        part == 0 ? 1.0 : 0.0,
-                        part == 0 ? 0.0 : vectors_[2 * i + sign][part - 1]);
+                        part == 0 ? 1.0 : 0.0, part == 0 ? 0.0 : vectors_[2 * i + sign][part - 1]);
                     found[c][2 * i + sign] += factor * value;
                 }
             }
@@ -183,7 +183,8 @@ void MultipoleWaves::potentials(const Atoms& atoms, const Amplitudes& weighted, 
             at[0] = real[a];
             for (std::size_t d = 0; d < 3; ++d) at[1 + d] = -slope[d];
             static constexpr std::size_t PART[3][3] = {{0, 3, 4}, {3, 1, 5}, {4, 5, 2}};
-            static constexpr std::size_t ROW[6] = {0, 1, 2, 0, 0, 1}, COLUMN[6] = {0, 1, 2, 1, 2, 2};
+            static constexpr std::size_t ROW[6] = {0, 1, 2, 0, 0, 1},
+                                         COLUMN[6] = {0, 1, 2, 1, 2, 2};
             for (std::size_t part = 0; part < 6; ++part) {
                 double sum = 0;
                 for (std::size_t i = 0; i < 3 && second; ++i)

@@ -49,9 +49,9 @@ struct PointPairs {
                 for (int b = 0; b < points(); ++b) {
                     Vector3 v;
                     for (int d = 0; d < 3; ++d)
-                        v[static_cast<std::size_t>(d)] =
-                            positions[3 * n + d] - positions[3 * j + d] +
-                            offset * ((a == d + 1) - (b == d + 1));
+                        v[static_cast<std::size_t>(d)] = positions[3 * n + d] -
+                                                         positions[3 * j + d] +
+                                                         offset * ((a == d + 1) - (b == d + 1));
                     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
                     // PolarMACE's own: distances are increased, so that none is zero
                     const double r = std::sqrt(square), away = r + 1e-6;

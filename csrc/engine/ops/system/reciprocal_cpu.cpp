@@ -61,8 +61,7 @@ protected:
               [](T& to, double value) { to += static_cast<T>(value); });
     }
     void start_gradient(const Worker<T>& worker, Range nodes) const {
-        for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
-            worker.started_gradient(spec_.x, n);
+        for (std::int64_t n = nodes.begin; n < nodes.end; ++n) worker.started_gradient(spec_.x, n);
     }
     // Adds to the virial minus the derivative of sum_k w Re(B A*) by a strain, where B is of the
     // atoms of this process and the mean square of both widths is `variance`.
@@ -86,8 +85,7 @@ protected:
             double slope = moment[0] * at[1 + a];
             for (std::size_t b = 0; b < 3; ++b) {
                 slope += moment[1 + b] * at[PART[a][b]];
-                virial[3 * a + b] +=
-                    0.5 * (at[1 + a] * moment[1 + b] + at[1 + b] * moment[1 + a]);
+                virial[3 * a + b] += 0.5 * (at[1 + a] * moment[1 + b] + at[1 + b] * moment[1 + a]);
             }
             worker.forces[size(3 * n) + a] -= slope;
         }
@@ -105,7 +103,8 @@ protected:
             for (std::size_t a = 0; a < 3; ++a) {
                 worker.forces[size(3 * n) + a] += forces[size(n)][a];
                 for (std::size_t b = 0; b < 3; ++b) {
-                    const double part = 0.5 * worker.positions[size(3 * n) + a] * forces[size(n)][b];
+                    const double part =
+                        0.5 * worker.positions[size(3 * n) + a] * forces[size(n)][b];
                     worker.virial[3 * a + b] += part;
                     worker.virial[3 * b + a] += part;
                 }
@@ -158,8 +157,7 @@ public:
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
             each_output([&](int c, std::size_t w, int channel) {
                 const Receiver& to = field_.receivers[w];
-                const Moment g =
-                    read(worker.gradient(field_.out, n), field_.out.rows, channel);
+                const Moment g = read(worker.gradient(field_.out, n), field_.out.rows, channel);
                 slopes[size(channel)][size(n)] = times(g, to.scale);
                 if (!field_.x.needs_gradient) return;
                 write(worker.gradient(field_.x, n), field_.x.rows, c, times(g, own_factor(to)),
@@ -189,8 +187,8 @@ private:
     }
     // The factor of an atom's own moment. The sum over waves contains the own part.
     ByDegree own_factor(const Receiver& to) const {
-        const double sign = periodic_ ? (field_.own_removed ? -1.0 : 0.0)
-                                      : (field_.own_removed ? 0.0 : 1.0);
+        const double sign =
+            periodic_ ? (field_.own_removed ? -1.0 : 0.0) : (field_.own_removed ? 0.0 : 1.0);
         return {sign * to.own[0], sign * to.own[1]};
     }
     static double variance(const Receiver& to) { return to.sigma * to.sigma; }
@@ -206,8 +204,7 @@ private:
         waves_.share(amplitudes_, total, worker.communicator);
         each_output([&](int c, std::size_t w, int channel) {
             waves_.potentials(
-                atoms,
-                this->times_weights(amplitudes_[size(c)], variance(field_.receivers[w])),
+                atoms, this->times_weights(amplitudes_[size(c)], variance(field_.receivers[w])),
                 worker.with_gradient && needs_second(), potentials_[size(channel)]);
         });
     }
@@ -225,8 +222,8 @@ private:
                              this->times_weights(amplitudes_[size(c)], width),
                              0.5 * (sigma * sigma + width));
             for (std::size_t i = 0; i < waves_.count(); ++i)
-                sums[size(c)][i] += std::exp(-0.5 * width * waves_.square(i)) *
-                                    mine[size(channel)][i];
+                sums[size(c)][i] +=
+                    std::exp(-0.5 * width * waves_.square(i)) * mine[size(channel)][i];
             for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
                 this->add_force(worker, n, slopes[size(channel)][size(n)],
                                 potentials_[size(channel)][size(n)], virial);
@@ -309,7 +306,7 @@ private:
 
     const ReciprocalFieldSpec& field_;
     const PointPairs pairs_;
-    mutable std::vector<Amplitudes> amplitudes_;             // [channels] of all processes
+    mutable std::vector<Amplitudes> amplitudes_;              // [channels] of all processes
     mutable std::vector<std::vector<Potential>> potentials_;  // [channels of out][num_local]
 };
 
@@ -337,8 +334,8 @@ private:
         const bool periodic = energy_.is_periodic(worker.cell, worker.periodic);
         periodic ? run_periodic(worker, nodes) : run_open(worker, nodes);
         // the sum over waves contains own parts, that over pairs does not
-        const double sign = periodic ? (energy_.own_removed ? -1.0 : 0.0)
-                                     : (energy_.own_removed ? 0.0 : 1.0);
+        const double sign =
+            periodic ? (energy_.own_removed ? -1.0 : 0.0) : (energy_.own_removed ? 0.0 : 1.0);
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n)
             for (int c = 0; c < energy_.channels; ++c) {
                 const Moment own = read(worker.value(energy_.x, n), energy_.x.rows, c);

@@ -102,7 +102,8 @@ protected:
             spec_.expect_one_process(worker.communicator, num_atoms_);
         else if (waves_.update(worker.cell, spec_.gaussians)) {
             std::vector<double> vectors;
-            for (const Vector3& k : waves_.vectors()) vectors.insert(vectors.end(), k.begin(), k.end());
+            for (const Vector3& k : waves_.vectors())
+                vectors.insert(vectors.end(), k.begin(), k.end());
             columns_.upload(waves_.waves().columns(), stream);
             weights_.upload(waves_.waves().weights(), stream);
             vectors_.upload(vectors, stream);
@@ -412,8 +413,8 @@ public:
                                 this->forces_of(worker, out_, outputs, field_.slopes));
             this->add_virial(worker, out_, x_.all, outputs, receivers_, 1.0);
             for (int c = 0; c < field_.channels; ++c)
-                this->find_potentials(worker, out_.all + c * waves(), 0.0,
-                                      field_.dipoles, x_.potentials + 10 * c * padded_);
+                this->find_potentials(worker, out_.all + c * waves(), 0.0, field_.dipoles,
+                                      x_.potentials + 10 * c * padded_);
             this->forces_.cover(stream, num_atoms_, MULTIPOLE_THREADS,
                                 this->forces_of(worker, x_, field_.channels, field_.dipoles));
         } else {
@@ -450,9 +451,7 @@ private:
     bool displaced() const { return field_.dipoles || field_.slopes; }
     std::int64_t waves() const { return 4 * this->num_pairs(); }  // items of a channel
     // The sum over waves contains own parts, that over pairs does not.
-    const double* owns() const {
-        return periodic_ ? receivers_.device_owns() : open_owns_.data();
-    }
+    const double* owns() const { return periodic_ ? receivers_.device_owns() : open_owns_.data(); }
 
     const ReciprocalFieldSpec& field_;
     std::vector<double> kept_owns_;
@@ -496,9 +495,8 @@ private:
         this->find_amplitudes(worker, x, count, this->sources_, x_, nullptr);
         const bool forces = worker.with_gradient;
         for (int c = 0; c < count && periodic_; ++c)
-            this->find_potentials(worker, x_.all + c * 4 * this->num_pairs(),
-                                  receivers_.widths[0], forces && energy_.dipoles,
-                                  x_.potentials + 10 * c * padded_);
+            this->find_potentials(worker, x_.all + c * 4 * this->num_pairs(), receivers_.widths[0],
+                                  forces && energy_.dipoles, x_.potentials + 10 * c * padded_);
         if (!periodic_) {
             PointArguments<T> p = this->points_of(worker, count, receivers_, energy_.dipoles);
             p.potentials = x_.potentials;
@@ -515,8 +513,7 @@ private:
         a.channels = count;
         a.receivers = 1;
         a.add = energy_.x.accumulate;
-        if (forces)
-            a.gradient = rows_of(worker.wanted_gradient(energy_.x), energy_.x);
+        if (forces) a.gradient = rows_of(worker.wanted_gradient(energy_.x), energy_.x);
         a.other = x;
         a.potentials = x_.potentials;
         a.factors = this->sources_.device_scales();

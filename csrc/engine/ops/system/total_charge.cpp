@@ -43,8 +43,8 @@ public:
             T* const out = worker.value(spec_.out, n);
             std::copy_n(worker.value(spec_.x, n), spec_.x.rows.width, out);
             for (std::size_t s = 0; s < 2; ++s)
-                out[s] += static_cast<T>(worker.value(spec_.weights, n)[s] / weight_[s] *
-                                         missing_[s]);
+                out[s] +=
+                    static_cast<T>(worker.value(spec_.weights, n)[s] / weight_[s] * missing_[s]);
         }
     }
 
