@@ -67,8 +67,7 @@ def _describe(
     gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
     gives += [name for name in ("dipoles", "charges") if name in manifest]
     lines.append(f"gives {' and '.join(gives)} of atoms")
-    sums = ("ewald", "reciprocal_energy")
-    lines += [long_range_text(layer) for layer in manifest["layers"] if layer["type"] in sums]
+    lines += [long_range_text(layer) for layer in long_range_layers(manifest["layers"])]
     lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
@@ -104,6 +103,11 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             kernel = f"{kernel}, {text}" if kernel else text
         rows.append((str(layer.get("name", "")), str(layer.get("type")), into, out, kernel))
     return rows
+
+
+def long_range_layers(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the layers that are long-range sums of energies."""
+    return [layer for layer in layers if layer["type"] in ("ewald", "reciprocal_energy")]
 
 
 def long_range_text(layer: dict[str, Any]) -> str:

@@ -23,8 +23,9 @@ struct MultipoleWaves::Tile {
     }
 };
 
-bool MultipoleWaves::update(const double* cell, const GaussianCharges& gaussians) {
-    if (!waves_.update(cell, gaussians)) return false;
+bool MultipoleWaves::update(const double* cell, const GaussianCharges& gaussians,
+                            const double* chosen_in) {
+    if (!waves_.update(cell, gaussians, chosen_in)) return false;
     vectors_.assign(waves_.weights().size(), {});
     squares_.assign(vectors_.size(), 0.0);
     longest_ = 0;

@@ -20,8 +20,8 @@ using Amplitudes = std::vector<std::complex<double>>;
 
 class MultipoleWaves {
 public:
-    // Returns whether the cell has changed.
-    bool update(const double* cell, const GaussianCharges& gaussians);
+    // See Waves::update.
+    bool update(const double* cell, const GaussianCharges& gaussians, const double* chosen_in);
     const Waves& waves() const { return waves_; }
 
     // Wave 2 i + s of pair i has n3 = m for s = 0 and -m for s = 1; a weight of 0 means that there

@@ -5,6 +5,7 @@
 namespace mdcg {
 
 MultipoleSpec::MultipoleSpec(const LayerEntry& given) : WaveSpec(given) {
+    joins_systems = false;
     gaussians = {length("sigma"), length("spacing"), fields.number("factor")};
     offset = length("offset");
     source = by_degree(fields, "source");

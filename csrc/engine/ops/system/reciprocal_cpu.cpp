@@ -197,7 +197,7 @@ private:
     // -- periodic cells --------------------------------------------------------------------------
 
     void find_periodic(const Worker<T>& worker, Range nodes) const {
-        waves_.update(worker.cell, field_.gaussians);
+        waves_.update(worker.cell, field_.gaussians, worker.waves_cell);
         const auto atoms = this->atoms(worker, nodes);
         std::int64_t total = 0;
         amplitudes_ = waves_.amplitudes(atoms, sources_, field_.dipoles, total);
@@ -358,7 +358,7 @@ private:
     }
 
     void run_periodic(Worker<T>& worker, Range nodes) const {
-        waves_.update(worker.cell, energy_.gaussians);
+        waves_.update(worker.cell, energy_.gaussians, worker.waves_cell);
         const auto atoms = this->atoms(worker, nodes);
         const double variance = energy_.gaussians.sigma * energy_.gaussians.sigma;
         std::int64_t total = 0;

@@ -83,6 +83,10 @@ public:
         receivers_.upload(stream);
         sources_.upload(stream);
     }
+    std::size_t bytes() const override {
+        return memory_ ? memory_->bytes() + columns_.bytes() + weights_.bytes() + vectors_.bytes()
+                       : 0;
+    }
 
 protected:
     static constexpr int THREADS = MULTIPOLE_THREADS;
@@ -92,23 +96,35 @@ protected:
         sources_.add(spec.gaussians.sigma, spec.source, {0, 0});
     }
 
-    // Prepares arrays for x and, if `outputs` is not 0, for as many channels of out.
-    void begin(CudaWorker<T>& worker, int outputs) const {
-        const DeviceStream& stream = *worker.stream;
+    // Takes the waves of the cell, and memory for x and for so many channels of out.
+    void reserve_for(const CudaWorker<T>& worker, int outputs) {
         periodic_ = spec_.is_periodic(worker.cell, worker.periodic);
         num_atoms_ = worker.edges->num_local;
         padded_ = ceil_div(num_atoms_, WAVE_ATOMS) * WAVE_ATOMS;
-        if (!periodic_)
-            spec_.expect_one_process(worker.communicator, num_atoms_);
-        else if (waves_.update(worker.cell, spec_.gaussians)) {
-            std::vector<double> vectors;
-            for (const Vector3& k : waves_.vectors())
-                vectors.insert(vectors.end(), k.begin(), k.end());
-            columns_.upload(waves_.waves().columns(), stream);
-            weights_.upload(waves_.waves().weights(), stream);
-            vectors_.upload(vectors, stream);
-        }
-        lay_out(worker, outputs);
+        const bool changed =
+            periodic_ && waves_.update(worker.cell, spec_.gaussians, worker.waves_cell);
+        const std::size_t of_waves = waves_.waves().columns().size() * sizeof(WaveColumn) +
+                                     4 * sizeof(double) * waves_.count();
+        const auto lacking = [](std::size_t wanted, std::size_t held) {
+            return wanted - std::min(wanted, held);
+        };
+        const std::size_t needed = lay_out(outputs, nullptr);
+        const std::size_t held = columns_.bytes() + weights_.bytes() + vectors_.bytes();
+        const std::size_t more = lacking(needed, memory_->bytes()) + lacking(of_waves, held);
+        if (more > 0) memory_->grow(needed, worker.edges->before_growth(more));
+        lay_out(outputs, memory_->template as<char>());
+        if (!changed) return;
+        std::vector<double> vectors;
+        for (const Vector3& k : waves_.vectors()) vectors.insert(vectors.end(), k.begin(), k.end());
+        columns_.upload(waves_.waves().columns(), *worker.stream);
+        weights_.upload(waves_.waves().weights(), *worker.stream);
+        vectors_.upload(vectors, *worker.stream);
+        lay_out(outputs, memory_->template as<char>());
+    }
+
+    void begin(CudaWorker<T>& worker) const {
+        if (!periodic_) spec_.expect_one_process(worker.communicator, num_atoms_);
+        ewald_.positions = worker.edges->positions;
         powers_stand_ = false;
     }
 
@@ -292,18 +308,18 @@ protected:
     DeviceReceivers receivers_, sources_;
     CudaFunction powers_, sums_, wave_fields_, moments_, amplitudes_, factors_, collect_, fields_,
         forces_, gradient_, virial_, add_virial_, point_potentials_, point_slopes_;
-    // From the forward pass to the backward pass. Waves are kept while the cell is the same. Steps
-    // are not captured here, so memory may grow in every step.
-    mutable bool periodic_ = false, powers_stand_ = false;
-    mutable std::int64_t num_atoms_ = 0, padded_ = 0;
-    mutable Channels<T> x_{}, out_{};
+    // Steps are not captured here, so memory may grow before every step.
+    bool periodic_ = false;
+    std::int64_t num_atoms_ = 0, padded_ = 0;
+    Channels<T> x_{}, out_{};
+    mutable bool powers_stand_ = false;  // powers of waves at the positions of this step
 
 private:
-    void lay_out(const CudaWorker<T>& worker, int outputs) const {
+    // Places all arrays in `memory`, and returns the bytes that they take.
+    std::size_t lay_out(int outputs, char* memory) {
         EwaldArguments<T>& a = ewald_;
         a = {};
         a.num_atoms = num_atoms_;
-        a.positions = worker.edges->positions;
         a.padded = narrow(padded_);
         const std::int64_t tiles = padded_ / WAVE_ATOMS, waves = 2 * num_pairs();
         if (periodic_) {
@@ -322,37 +338,33 @@ private:
             FIELD_BLOCKS / std::max<std::int64_t>(tiles, 1), 1,
             std::max<std::int64_t>(ceil_div(a.num_columns, FIELD_COLUMNS), 1));
         const std::int64_t most = std::max(spec_.channels, outputs);
-        const auto place = [&](char* start) {
-            Layout parts(start, DEVICE_ALIGNMENT);
-            for (const auto& [of, count] :
-                 {std::pair{&x_, spec_.channels}, std::pair{&out_, outputs}}) {
-                parts.take(of->moments, count * PARTS * padded_);
-                parts.take(of->potentials, count * 10 * padded_);
-                parts.take(of->mine, count * waves * 2);
-                parts.take(of->all, count * waves * 2);
-            }
-            parts.take(virial_sums_, 6 * most * (ceil_div(waves, VIRIAL_WAVES) + 1));
-            if (!periodic_) return parts.bytes();
-            parts.take(a.charges, padded_);
-            for (std::size_t d = 0; d < 3; ++d)
-                parts.take(a.powers[d], 2 * (a.bounds[d] + 1) * padded_);
-            parts.take(a.sums, most * PARTS * 2 * waves + 1);
-            parts.take(extra_sums_, 1);
-            parts.take(a.factors, a.num_sums);
-            parts.take(a.fields, 4 * a.num_parts * padded_);
-            return parts.bytes();
-        };
-        memory_->grow(place(nullptr));
-        place(memory_->template as<char>());
+        Layout parts(memory, DEVICE_ALIGNMENT);
+        for (const auto& [of, count] :
+             {std::pair{&x_, spec_.channels}, std::pair{&out_, outputs}}) {
+            parts.take(of->moments, count * PARTS * padded_);
+            parts.take(of->potentials, count * 10 * padded_);
+            parts.take(of->mine, count * waves * 2);
+            parts.take(of->all, count * waves * 2);
+        }
+        parts.take(virial_sums_, 6 * most * (ceil_div(waves, VIRIAL_WAVES) + 1));
+        if (!periodic_) return parts.bytes();
+        parts.take(a.charges, padded_);
+        for (std::size_t d = 0; d < 3; ++d)
+            parts.take(a.powers[d], 2 * (a.bounds[d] + 1) * padded_);
+        parts.take(a.sums, most * PARTS * 2 * waves + 1);
+        parts.take(extra_sums_, 1);
+        parts.take(a.factors, a.num_sums);
+        parts.take(a.fields, 4 * a.num_parts * padded_);
+        return parts.bytes();
     }
 
     int multiprocessors_ = 1;
-    mutable MultipoleWaves waves_;
+    MultipoleWaves waves_;  // kept while the cell is the same
     mutable EwaldArguments<T> ewald_{};
-    mutable Long* extra_sums_ = nullptr;     // [1]
-    mutable double* virial_sums_ = nullptr;  // [blocks of multipole_virial][6]
-    mutable DeviceArray<WaveColumn> columns_;
-    mutable DeviceArray<double> weights_, vectors_;
+    Long* extra_sums_ = nullptr;     // [1]
+    double* virial_sums_ = nullptr;  // [blocks of multipole_virial][6]
+    DeviceArray<WaveColumn> columns_;
+    DeviceArray<double> weights_, vectors_;
     std::unique_ptr<DeviceMemory> memory_;
     std::unique_ptr<PinnedMemory> shared_;
 };
@@ -373,9 +385,12 @@ public:
         open_owns_.upload(kept_owns_, stream);
     }
 
+    void reserve(const CudaWorker<T>& worker) override {
+        this->reserve_for(worker, field_.channels * receivers_.count());
+    }
     void forward(CudaWorker<T>& worker, Range) const override {
         const int outputs = field_.channels * receivers_.count();
-        this->begin(worker, outputs);
+        this->begin(worker);
         const auto x = rows_of<const T>(worker.value(field_.x), field_.x);
         this->find_amplitudes(worker, x, field_.channels, this->sources_, x_, nullptr);
         for (int channel = 0; channel < outputs && periodic_; ++channel)
@@ -474,6 +489,9 @@ public:
                      stream);
     }
 
+    void reserve(const CudaWorker<T>& worker) override {
+        this->reserve_for(worker, energy_.channels);
+    }
     void forward(CudaWorker<T>& worker, Range) const override {
         if (!worker.with_gradient) run(worker);
     }
@@ -490,7 +508,7 @@ private:
     void run(CudaWorker<T>& worker) const {
         const DeviceStream& stream = *worker.stream;
         const int count = energy_.channels;
-        this->begin(worker, count);
+        this->begin(worker);
         const auto x = rows_of<const T>(worker.value(energy_.x), energy_.x);
         this->find_amplitudes(worker, x, count, this->sources_, x_, nullptr);
         const bool forces = worker.with_gradient;

@@ -12,6 +12,7 @@
 namespace mdcg {
 
 TotalChargeSpec::TotalChargeSpec(const LayerEntry& given) : WaveSpec(given) {
+    joins_systems = false;
     expect_same_irreps(x, out);
     if (x.rows.blocks[0].mul != 2 || x.rows.blocks[0].l != 0)
         fields.fail("x", irreps_text(x.rows), "2x0e, or 2x0e and vectors");
