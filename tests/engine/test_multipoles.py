@@ -185,3 +185,22 @@ def test_refusals(tmp_path: Path) -> None:
     refuse(field, {"x": "source"}, r"out is 4x0e\+4x1o, expected 10x0e or 10x0e\+10x1o")
     refuse("total_charge", {"x": "density"}, "total_charge")
     refuse("total_charge", {"weights": "density"}, "weights is 1x0e[+]1x1o, expected 2x0e")
+
+
+def test_waves_that_stay(tmp_path: Path) -> None:
+    """With fixed_waves the waves of the first cell are kept, and energies have no jumps."""
+    package = program(numbers="fine").package()
+    s = system(CELLS["triclinic"])
+    moving = open_model(package, tmp_path / "p.mdcg")
+    fixed = open_model(package, tmp_path / "p.mdcg", fixed_waves=True)
+    want = moving.evaluate(**s)["energy"]
+    assert fixed.evaluate(**s)["energy"] == want
+
+    def found(model: Any, scale: float) -> float:
+        moved = {"positions": scale * s["positions"], "cell": scale * s["cell"]}
+        return float(model.evaluate(**{**s, **moved}, forces=False)["energy"])
+
+    scales = 1 + np.linspace(0.0, 0.02, 41)
+    curves = [np.array([found(model, scale) for scale in scales]) for model in (fixed, moving)]
+    jumps = [np.abs(np.diff(curve, 3)).max() for curve in curves]
+    assert jumps[0] < 0.1 * jumps[1]
