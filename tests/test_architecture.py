@@ -70,6 +70,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 FRAMEWORKS = {
     *("mace", "nequip", "e3nn", "sevenn"),
     *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
+    "graph_longrange",
     "tad_dftd3",
     "tad_mctc",
 }

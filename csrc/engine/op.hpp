@@ -105,6 +105,7 @@ public:
     bool flip_edges;
     IterationSpace forward_space = IterationSpace::nodes;
     bool is_sum = false;                  // its output is the sum of its inputs
+    bool joins_systems = true;            // on devices a call may be for all systems of a batch
     bool can_add = false;                 // it heeds Operand::accumulate of its single output
     std::deque<Operand> inputs, outputs;  // a deque, so that addresses of operands stay valid
     // Tensors that may depend on inputs of the system. If one does (`follows_inputs`), the

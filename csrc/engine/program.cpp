@@ -198,6 +198,7 @@ void Program::connect(const Package& package) {
         const std::string where = this->where(i);
         bool moves = op.reads_positions();
         reads_system = reads_system || op.reads_system();
+        joins_systems = joins_systems && op.joins_systems;
         if (moves && !op.reads_system()) {
             if (first < 0) first = i;
             if (op.reads_points() != ops[at(first)]->reads_points())

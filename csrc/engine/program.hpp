@@ -115,6 +115,7 @@ public:
     int max_exchanged_width = 0;
     int descriptor_width = 0;
     bool reads_points = false;  // operations read Points instead of edges
+    bool joins_systems = true;  // no operation needs a call for each system of a batch
     bool reads_system = false;  // operations read the cell, and add a virial of the system alone
     Budget budget;
     std::int64_t kernel_text = 0;  // approximate characters of all generated kernels

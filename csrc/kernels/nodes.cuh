@@ -102,6 +102,30 @@ extern "C" __global__ void __launch_bounds__(256) product_backward(const Product
     const WarpRow row;
     if (row.number < p.count) p.backward(row);
 }
+extern "C" __global__ void __launch_bounds__(256) dot_forward(const Dot<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) dot_backward(const Dot<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) modulate_forward(const Modulate<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) modulate_backward(const Modulate<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) layer_norm_forward(const LayerNorm<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) layer_norm_backward(const LayerNorm<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
 extern "C" __global__ void __launch_bounds__(256) sum_forward(const __grid_constant__ Sum<T> p) {
     const WarpRow row;
     if (row.number < p.count) p.forward(row);

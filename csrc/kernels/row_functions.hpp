@@ -119,6 +119,145 @@ struct Product {
     }
 };
 
+// out[u] = sum of x[c][u] y[c][u] over the components c of all blocks, which have the same channels
+template <typename T>
+struct Dot {
+    const T* x;  // [count * components * channels]
+    const T* y;  // [count * components * channels]
+    T* out;      // [count * channels]
+    const T* g;  // [count * channels], gradient of out
+    T* dx;       // [count * components * channels], null: not wanted
+    T* dy;       // [count * components * channels], null: not wanted
+    Long count;
+    int components, channels, add_x, add_y;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long at = row.number * components * channels;
+        row.each(channels, [&](int j) {
+            auto total = row.load(x + at + j) * row.load(y + at + j);
+            for (int c = channels; c < components * channels; c += channels)
+                total = total + row.load(x + at + c + j) * row.load(y + at + c + j);
+            row.put(out + row.number * channels + j, total);
+        });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long at = row.number * components * channels;
+        row.each(channels, [&](int j) {
+            const auto d = row.load(g + row.number * channels + j);
+            for (int c = j; c < components * channels; c += channels) {
+                const auto a = row.load(x + at + c), b = row.load(y + at + c);
+                if (dx != nullptr) row.put(dx + at + c, d * b, add_x);
+                if (dy != nullptr) row.put(dy + at + c, d * a, add_y);
+            }
+        });
+    }
+};
+
+// out[c][u] = x[c][u] y[block of c][u], where all blocks have the same channels
+template <typename T>
+struct Modulate {
+    const T* x;        // [count * components * channels]
+    const T* y;        // [count * blocks * channels]
+    T* out;            // [count * components * channels]
+    const T* g;        // [count * components * channels], gradient of out
+    T* dx;             // [count * components * channels], null: not wanted
+    T* dy;             // [count * blocks * channels], null: not wanted
+    const int* first;  // [blocks + 1] first component of each block
+    Long count;
+    int blocks, channels, add_x, add_y;
+
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const Long at = row.number * first[blocks] * channels;
+        row.each(channels, [&](int j) {
+            for (int b = 0; b < blocks; ++b) {
+                const auto s = row.load(y + (row.number * blocks + b) * channels + j);
+                for (int c = first[b] * channels; c < first[b + 1] * channels; c += channels)
+                    row.put(out + at + c + j, s * row.load(x + at + c + j));
+            }
+        });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const Long at = row.number * first[blocks] * channels;
+        row.each(channels, [&](int j) {
+            for (int b = 0; b < blocks; ++b) {
+                const Long scalar = (row.number * blocks + b) * channels + j;
+                const auto s = row.load(y + scalar);
+                auto slope = T(0) * s;
+                for (int c = first[b] * channels + j; c < first[b + 1] * channels; c += channels) {
+                    const auto d = row.load(g + at + c), a = row.load(x + at + c);
+                    slope = slope + d * a;
+                    if (dx != nullptr) row.put(dx + at + c, d * s, add_x);
+                }
+                if (dy != nullptr) row.put(dy + scalar, slope, add_y);
+            }
+        });
+    }
+};
+
+// out = (x - mean) / sqrt(variance + epsilon) weight + bias, over the channels of a row
+template <typename T>
+struct LayerNorm {
+    const T* x;       // [count * width]
+    T* out;           // [count * width]
+    const T* g;       // [count * width], gradient of out
+    T* dx;            // [count * width]
+    const T* used;    // [width] one for each channel, and zeros behind them
+    const T* weight;  // [width]
+    const T* bias;    // [width]
+    Long count;
+    int width, channels, add;
+    double epsilon;
+
+    // Returns the mean and 1 / sqrt(variance + epsilon).
+    template <class Row>
+    MDCG_HD T find(const Row& row, T& scale) const {
+        const T* const from = x + row.number * width;
+        typename Row::Sum sum{}, squares{};
+        row.each(width, [&](int j) { sum.add(row.load(from + j)); });
+        const T mean = row.total(sum) / T(channels);
+        row.each(width, [&](int j) {
+            const auto a = row.load(from + j) + -mean * row.load(used + j);
+            squares.add(a * a);
+        });
+        const double variance = double(row.total(squares)) / channels;
+        scale = T(1 / square_root(variance + epsilon));
+        return mean;
+    }
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        T scale;
+        const T mean = find(row, scale);
+        const Long at = row.number * width;
+        row.each(width, [&](int j) {
+            const auto a = scale * (row.load(x + at + j) + -mean * row.load(used + j));
+            row.put(out + at + j, a * row.load(weight + j) + row.load(bias + j));
+        });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        T scale;
+        const T mean = find(row, scale);
+        const Long at = row.number * width;
+        typename Row::Sum sum{}, along{};
+        row.each(width, [&](int j) {
+            const auto d = row.load(g + at + j) * row.load(weight + j);
+            sum.add(d);
+            along.add(d * (scale * (row.load(x + at + j) + -mean * row.load(used + j))));
+        });
+        const T shift = -row.total(sum) / T(channels), slope = -row.total(along) / T(channels);
+        row.each(width, [&](int j) {
+            const auto one = row.load(used + j);
+            const auto a = scale * (row.load(x + at + j) + -mean * one);
+            const auto d = row.load(g + at + j) * row.load(weight + j);
+            row.put(dx + at + j, scale * (d + (shift * one + slope * a)), add);
+        });
+    }
+};
+
 // sum (+)= all terms; backward: every term (+)= sum
 constexpr int SUM_TERMS = 8;  // most terms of one call
 template <typename T>
@@ -370,6 +509,12 @@ struct Gate {
     FUNCTION(normalize_backward, Normalize, backward, WarpRow)                  \
     FUNCTION(product_forward, Product, forward, WarpRow)                        \
     FUNCTION(product_backward, Product, backward, WarpRow)                      \
+    FUNCTION(dot_forward, Dot, forward, WarpRow)                                \
+    FUNCTION(dot_backward, Dot, backward, WarpRow)                              \
+    FUNCTION(modulate_forward, Modulate, forward, WarpRow)                      \
+    FUNCTION(modulate_backward, Modulate, backward, WarpRow)                    \
+    FUNCTION(layer_norm_forward, LayerNorm, forward, WarpRow)                   \
+    FUNCTION(layer_norm_backward, LayerNorm, backward, WarpRow)                 \
     FUNCTION(sum_forward, Sum, forward, WarpRow)                                \
     FUNCTION(sum_backward, Sum, backward, WarpRow)                              \
     FUNCTION(energy_forward, Energy, forward, ThreadRow)                        \

@@ -507,7 +507,7 @@ def _radials(package: Package) -> dict[str, str]:
 def _summary(package: Package) -> list[str]:
     """Return lines that describe the package."""
     from ..package.inputs import input_text
-    from .package_info import long_range_text
+    from .package_info import long_range_layers, long_range_text
 
     kinds = list(_radials(package).values())
     parts = [
@@ -518,7 +518,7 @@ def _summary(package: Package) -> list[str]:
     names = package.type_names
     listing = " ".join(names) if len(names) <= 12 else f"{len(names)} types"
     added = f", D3 dispersion of {package.dispersion}" if package.dispersion else ""
-    sums = [long_range_text(layer) for layer in package.layers if layer["type"] == "ewald"]
+    sums = [long_range_text(layer) for layer in long_range_layers(package.layers)]
     return [
         f"converted: {listing}, {package.dtype}, {len(package.layers)} layers, "
         f"radial networks: {', '.join(parts)}{added}",

@@ -67,7 +67,7 @@ def _describe(
     gives = ["energies"] * any(layer[1] in ("energy", "pair_energy") for layer in _rows(manifest))
     gives += [name for name in ("dipoles", "charges") if name in manifest]
     lines.append(f"gives {' and '.join(gives)} of atoms")
-    lines += [long_range_text(layer) for layer in manifest["layers"] if layer["type"] == "ewald"]
+    lines += [long_range_text(layer) for layer in long_range_layers(manifest["layers"])]
     lines.append(_dispersion(manifest.get("dispersion")))
     lines.append(format_table(_LABELS, _rows(manifest)))
     lines.append(_verification(manifest.get("verification")))
@@ -105,10 +105,16 @@ def _rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
+def long_range_layers(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the layers that are long-range sums of energies."""
+    return [layer for layer in layers if layer["type"] in ("ewald", "reciprocal_energy")]
+
+
 def long_range_text(layer: dict[str, Any]) -> str:
     """Return a line about a long-range sum."""
     numbers = [f"{name} {layer[key]:g} {unit}" for name, key, unit in _LONG_RANGE]
-    return f"long range: charges with {', '.join(numbers)}, own part {layer['own_part']}"
+    kind = "charges" if layer["type"] == "ewald" else "charges and dipoles in each other's fields"
+    return f"long range: {kind} with {', '.join(numbers)}, own part {layer['own_part']}"
 
 
 def _dispersion(found: Any) -> str:

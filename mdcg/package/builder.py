@@ -244,6 +244,32 @@ class Builder:
         x, y = self.stored(x, f"{name}_x"), self.stored(y, f"{name}_y")
         return self._layer("product", name, x.irreps, x=self._use(x), y=self._use(y))
 
+    def dot(self, x: Features, y: Features, name: str) -> Features:
+        """Sum products of components for each channel, which all blocks have equally many of."""
+        out = Irreps.from_pairs([(x.irreps[0].mul, 0, 1)])
+        x, y = self.stored(x, f"{name}_x"), self.stored(y, f"{name}_y")
+        return self._layer("dot", name, out, x=self._use(x), y=self._use(y))
+
+    def modulate(self, x: Features, y: Features, name: str) -> Features:
+        """Multiply each block of x by the scalars of the same block of y, channel by channel."""
+        x, y = self.stored(x, f"{name}_x"), self.stored(y, f"{name}_y")
+        return self._layer("modulate", name, x.irreps, x=self._use(x), y=self._use(y))
+
+    def layer_norm(
+        self, x: Features, weight: Array, bias: Array, epsilon: float, name: str
+    ) -> Features:
+        """Normalise the scalars of each node; weight and bias have one number for each channel."""
+        x = self.stored(x, f"{name}_x")
+        return self._layer(
+            "layer_norm",
+            name,
+            x.irreps,
+            x=self._use(x),
+            weight=self._weights(f"{name}.weight", weight),
+            bias=self._weights(f"{name}.bias", bias),
+            epsilon=float(epsilon),
+        )
+
     def sum(self, terms: Sequence[Features], name: str) -> Features:
         """Add features of equal irreps."""
         irreps = terms[0].irreps
@@ -374,6 +400,39 @@ class Builder:
         own = "removed" if own_removed else "kept"
         charges = self._use(self.stored(x, f"{name}_x"))
         self._layer("ewald", name, None, x=charges, **numbers, own_part=own)
+
+    def total_charge(
+        self, x: Features, weights: Features, charge: str, spin: str, name: str
+    ) -> Features:
+        """Shift charges x of two spins to those of the system, in proportion to weights.
+
+        `charge` and `spin` are names of inputs: the charge in e, and the spin multiplicity.
+        """
+        operands = {"x": x, "weights": weights}
+        fields = {key: self._use(self.stored(v, f"{name}_{key}")) for key, v in operands.items()}
+        return self._layer("total_charge", name, x.irreps, **fields, charge=charge, spin=spin)
+
+    def reciprocal_field(
+        self, x: Features, receivers: Sequence[Mapping[str, Any]], name: str, **sum_fields: Any
+    ) -> Features:
+        """Compute potentials of charges and dipoles, and slopes where a receiver has a scale.
+
+        Receivers have `sigma` in Å, and `scale` and `own` for each degree. `sum_fields` are the
+        other fields of the layer: sigma, spacing, factor, offset, source and own_part.
+        """
+        count = x.irreps[0].mul * len(receivers)
+        vectors = any(receiver["scale"][1] for receiver in receivers)
+        irreps = Irreps.from_pairs([(count, 0, 1), (count, 1, -1)][: 1 + vectors])
+        used = self._use(self.stored(x, f"{name}_x"))
+        rows = [dict(receiver) for receiver in receivers]
+        return self._layer("reciprocal_field", name, irreps, x=used, receivers=rows, **sum_fields)
+
+    def reciprocal_energy(
+        self, x: Features, own: Sequence[float], name: str, **sum_fields: Any
+    ) -> None:
+        """Add the energy of charges and dipoles; see :meth:`reciprocal_field`."""
+        used = self._use(self.stored(x, f"{name}_x"))
+        self._layer("reciprocal_energy", name, None, x=used, own=list(own), **sum_fields)
 
     # ---- result ----
 

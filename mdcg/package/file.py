@@ -289,7 +289,8 @@ class Package:
     @property
     def is_long_range(self) -> bool:
         """Whether a part of the energy is a sum over all atoms."""
-        return any(layer["type"] == "ewald" for layer in self.layers)
+        sums = ("ewald", "reciprocal_energy")
+        return any(layer["type"] in sums for layer in self.layers)
 
     @property
     def inputs(self) -> list[dict[str, Any]]:

@@ -2,116 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedProblemError, a_type
-from ..problem.irreps import Irreps
 from .builder import Builder, Features
-from .e3nn_modules import activation, array, gate_blocks, linear_map, real
+from .e3nn_modules import array, linear_map, real
 from .inputs import refuse_unknown
 from .les import add_long_range, refuse_parts
-from .linear_map import LinearMap
 from .mace_blocks import MaceContext, add_interaction, add_product, pair_repulsion, radial_embedding
 from .mace_inputs import embedded_inputs
-
-
-def add_readout(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
-    """Write a readout. Its only channel is the energy of the chosen head."""
-    kind, at = type(readout).__name__, f"readouts.{number}"
-    if kind == "LinearReadoutBlock":
-        last = linear_map(readout.linear, f"{at}.linear")
-        return context.builder.linear(feats, _head(context, last, at), f"readout_{number}")
-    if kind in ("NonLinearReadoutBlock", "NonLinearBiasReadoutBlock"):
-        return _nonlinear(context, number, readout, feats)
-    if kind == "GeneralNonLinearBiasReadoutBlock":
-        last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
-        return _gated(context, number, readout, feats, ("linear_1", "linear_mid"), last)
-    if kind == "LinearDipoleReadoutBlock":
-        last = linear_map(readout.linear, f"{at}.linear")
-        return context.builder.linear(feats, last, f"readout_{number}")
-    if kind == "NonLinearDipoleReadoutBlock":
-        last = linear_map(readout.linear_2, f"{at}.linear_2")
-        return _gated(context, number, readout, feats, ("linear_1",), last)
-    raise UnsupportedProblemError(
-        f"{at} is {a_type(readout)}, expected a readout of energies or dipoles "
-        "(LinearReadoutBlock, NonLinearReadoutBlock, NonLinearBiasReadoutBlock, "
-        "GeneralNonLinearBiasReadoutBlock, LinearDipoleReadoutBlock, NonLinearDipoleReadoutBlock)"
-    )
-
-
-def vectors_of(context: MaceContext, number: int | str, site: Features) -> Features:
-    """Return the vectors of a readout that may give an energy as well."""
-    if len(site.irreps) == 1:
-        return site
-    vectors = LinearMap(site.irreps, Irreps.parse("1x1o"), {(1, 0): np.ones((1, 1))})
-    return context.builder.linear(site, vectors, f"dipole_{number}")
-
-
-def _head(context: MaceContext, last: LinearMap, at: str) -> LinearMap:
-    """Return the map to the chosen head only."""
-    if [(b.mul, b.ir.l, b.ir.p) for b in last.irreps_out] != [(context.n_heads, 0, 1)]:
-        raise UnsupportedProblemError(
-            f"{at} gives {last.irreps_out}, expected {context.n_heads}x0e, one energy per head"
-        )
-    return last.to_channels(slice(context.head, context.head + 1))
-
-
-def _nonlinear(context: MaceContext, number: int | str, readout: Any, feats: Features) -> Features:
-    builder, at = context.builder, f"readouts.{number}"
-    first = linear_map(readout.linear_1, f"{at}.linear_1")
-    last = _head(context, linear_map(readout.linear_2, f"{at}.linear_2"), at)
-    if len(first.irreps_out) != 1 or first.irreps_out[0].ir.l:
-        raise UnsupportedProblemError(
-            f"{at} has hidden features {first.irreps_out}, expected scalars of one kind"
-        )
-    middle = getattr(readout, "linear_mid", None)
-    (act,) = readout.non_linearity.acts
-    kind, factor = activation(act, f"{at}.non_linearity")
-    # Hidden features of the other heads are masked. Models older than heads lack `num_heads`.
-    if getattr(readout, "num_heads", 1) > 1:
-        size = first.irreps_out[0].mul // context.n_heads
-        own = slice(context.head * size, (context.head + 1) * size)
-        first, last = first.to_channels(own), last.from_channels(own)
-    else:
-        own = slice(None)
-    maps = [first]
-    if middle is not None:
-        inner = linear_map(middle, f"{at}.linear_mid")
-        maps.append(inner.from_channels(own).to_channels(own))
-    for step, linear in enumerate(maps):
-        feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
-        rows = [(0, 0, kind, factor)]
-        feats = builder.gate(feats, feats.irreps, rows, [], f"activated_{number}_{step}")
-    return builder.linear(feats, last, f"readout_{number}")
-
-
-def _gated(
-    context: MaceContext,
-    number: int | str,
-    readout: Any,
-    feats: Features,
-    parts: tuple[str, ...],
-    last: LinearMap,
-) -> Features:
-    builder, at = context.builder, f"readouts.{number}"
-    gate = gate_blocks(readout.equivariant_nonlin, f"{at}.equivariant_nonlin")
-    for step, part in enumerate(parts):
-        linear = linear_map(getattr(readout, part), f"{at}.{part}").to_blocks(gate.irreps_in)
-        feats = builder.linear(feats, linear, f"hidden_{number}_{step}")
-        feats = builder.gate(
-            feats, gate.irreps_out, gate.scalars, gate.gated, f"activated_{number}_{step}"
-        )
-    return builder.linear(feats, last, f"readout_{number}")
-
+from .mace_readouts import add_readout, readouts_of, vectors_of
+from .polar import add_polar, polar_inputs
 
 #: Classes whose forward pass is converted here. Other classes add or leave out terms.
-_MODELS = ("MACE", "ScaleShiftMACE", "MACELES", "EnergyDipolesMACE", "AtomicDipolesMACE")
+_MODELS = (
+    *("MACE", "ScaleShiftMACE", "MACELES", "PolarMACE"),
+    *("EnergyDipolesMACE", "AtomicDipolesMACE"),
+)
 _REASONS = {
-    "PolarMACE": "it solves for charges in a field",
     "AtomicDielectricMACE": "it predicts dipoles and polarizabilities, no energies",
 }
 
@@ -151,6 +63,7 @@ def build_mace(
     charges: list[Features] = []
     has_dipoles = type(model).__name__.endswith("DipolesMACE")
     has_energy = hasattr(model, "atomic_energies_fn")
+    is_polar = type(model).__name__ == "PolarMACE"  # it has no use for embeddings and repulsion
     embedding = radial_embedding(model.radial_embedding, numbers, real(model.r_max))
     context = MaceContext(model, builder, columns, head, n_heads, *embedding)
 
@@ -160,7 +73,10 @@ def build_mace(
         _energies(model, columns, head) if has_energy else (1.0, 0.0, np.zeros(len(columns)))
     )
     by_inputs: NDArray[np.float64] | None = None  # of the energies
-    if hasattr(model, "joint_embedding"):
+    node_feats: list[Features] = []
+    if is_polar:
+        builder.inputs = polar_inputs(graph_fields or {})
+    elif hasattr(model, "joint_embedding"):
         builder.inputs, row = embedded_inputs(model, graph_fields or {})
         slopes = np.eye(builder.inputs.units)[:, None]
         feats = builder.table(
@@ -179,7 +95,12 @@ def build_mace(
         message, skip = add_interaction(context, number, block, feats)
         feats = add_product(context, number, product, message, skip)
         builder.describe(feats, f"node_feats_{number}")
-        for at, readout in _readouts_of(model.readouts, number, len(layers)):
+        if is_polar:  # a single readout reads the features of every layer
+            node_feats.append(feats)
+            readouts = [(number, model.readouts[min(number, len(model.readouts) - 1)])]
+        else:
+            readouts = readouts_of(model.readouts, number, len(layers))
+        for at, readout in readouts:
             site = add_readout(context, at, readout, feats)
             if has_dipoles:
                 dipoles.append(vectors_of(context, at, site))
@@ -187,7 +108,7 @@ def build_mace(
                 name, factor = f"energy_{at}", np.full(1, scale)
                 builder.energy(site, factor, constant, name, by_inputs=by_inputs)
                 constant, by_inputs = np.zeros(1), None
-        for at, readout in _readouts_of(getattr(model, "les_readouts", ()), number, len(layers)):
+        for at, readout in readouts_of(getattr(model, "les_readouts", ()), number, len(layers)):
             charges.append(add_readout(context, f"les_{at}", readout, feats))
     if hasattr(model, "les"):
         _refuse_multipoles(model)
@@ -199,17 +120,12 @@ def build_mace(
         add_long_range(builder, builder.sum(charges, "charges"), model.les, "les")
     if dipoles:
         builder.dipoles(builder.sum(dipoles, "dipoles"))
-    if hasattr(model, "pair_repulsion_fn"):
+    if is_polar:
+        add_polar(context, node_feats)
+    elif hasattr(model, "pair_repulsion_fn"):
         # ScaleShiftMACE scales the repulsion; for MACE the scale is 1
         fields = pair_repulsion(model.pair_repulsion_fn, numbers, scale)
         builder.pair_energy("zbl", fields, "pair_repulsion")
-
-
-def _readouts_of(readouts: Sequence[Any], number: int, count: int) -> list[tuple[int, Any]]:
-    """Return (index, module) of each readout that reads the features of a layer."""
-    if len(readouts) == 1:  # a single readout reads the last layer
-        return [(0, readouts[0])] if number == count - 1 else []
-    return [(number, readouts[number])] if number < len(readouts) else []
 
 
 def _refuse_multipoles(model: Any) -> None:

@@ -436,7 +436,7 @@ def lacks_strain_derivative(model: torch.nn.Module) -> bool:
 
     mace strains edges only, and not the long-range sum.
     """
-    return type(model).__name__ == "MACELES"
+    return type(model).__name__ in _RECIPROCAL
 
 
 def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:

@@ -198,6 +198,11 @@ class _Known:
         own = truth + self.own["stress"] - self.truth["stress"]
         return replace(self, own={**self.own, "stress": own}, truth={**self.truth, "stress": truth})
 
+    def without(self, name: str) -> _Known:
+        """Return the same without an output."""
+        own, truth = ({k: v for k, v in o.items() if k != name} for o in (self.own, self.truth))
+        return replace(self, own=own, truth=truth)
+
     def own_error(self, name: str) -> float:
         """Return the difference of the original from itself in float64."""
         return _largest(self.own[name], self.truth[name]) / self.atoms(name)

@@ -78,7 +78,7 @@ def gemm_text(dtype: str, text: str) -> str:
 
 def texts(dtype: str) -> dict[str, str]:
     """Return programs that the tests' packages do not use in all types."""
-    names = ("nodes", "pair_energy", "ewald", "particle_mesh")
+    names = ("nodes", "pair_energy", "ewald", "particle_mesh", "multipoles", "total_charge")
     found = {name: program(dtype, f"{name}.cuh") for name in names}
     found["edge_sum"] = program(dtype, "edge_sum.cuh", "#define DEGREE 5\n")
     return found | {name: gemm_text(dtype, name) for name in GEMMS[dtype]}

@@ -20,6 +20,7 @@ from .cuda_cases import assert_close, both
 from .programs import Array, Program, graph, run
 from .test_ghosts import WANT, parts
 from .test_node_layers import (  # noqa: F401
+    test_channels,
     test_contraction,
     test_energies_add_up_in_double,
     test_gate,

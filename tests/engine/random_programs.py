@@ -26,7 +26,9 @@ KINDS: dict[str, tuple[str, str]] = {
     **{f"gate_{a}{b}": (a, b) for a, b in ("SS", "VV", "RD")},
     **{f"{kind}_{a}": (a, a) for kind in ("scale", "sum") for a in "SV"},
     **{f"normalize_{a}": (f"{a}D", a) for a in "SV"},
-    "product_S": ("SS", "S"),
+    **{f"{kind}_S": ("SS", "S") for kind in ("product", "modulate")},
+    **{f"dot_{a}": (a + a, "S") for a in "SV"},
+    "layer_norm_S": ("S", "S"),
     **{f"contraction_{b}": ("V", b) for b in "SV"},
     **{f"conv_{a}{b}": (a, b) for a, b in ("SS", "SV", "VS", "VV")},
     **{f"energy_{a}": (a, "") for a in SHAPES},
@@ -34,7 +36,7 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 # Readers of a value: layers on nodes, and the operands of convolutions.
 READERS = ("linear", "gate", "scale", "sum", "normalize", "product", "contraction", "energy")
-READERS += ("conv x", "conv sender", "conv receiver")
+READERS += ("dot", "modulate", "layer_norm", "conv x", "conv sender", "conv receiver")
 CHOICES = [*KINDS, *[kind for kind in KINDS if kind.startswith("conv")] * 4]
 
 
@@ -70,6 +72,10 @@ def templates() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         coefficients = p.random(2, problem.num_coefficients, 3) / 4.0
         p.contraction(of["V"], problem, coefficients, f"contraction_{a}")
     p.product(of["S"], of["S"], "product_S")
+    p.modulate(of["S"], of["S"], "modulate_S")
+    for a in "SV":
+        p.dot(of[a], of[a], f"dot_{a}")
+    p.layer_norm(of["S"], p.random(3), p.random(3), 0.5, "layer_norm_S")
     all_paths = {"SS": [(0, 0, 0)], "SV": [(0, 0, 0), (0, 1, 1)], "VS": [(0, 0, 0), (1, 1, 0)]}
     all_paths["VV"] = [*all_paths["VS"], (0, 1, 1), (1, 0, 1)]
     for (a, b), paths in all_paths.items():

@@ -209,6 +209,22 @@ class _Run:
         terms = [self.values[name] for name in layer["x"]]
         self.store(layer, [sum(blocks[1:], blocks[0]) for blocks in zip(*terms, strict=True)])
 
+    def on_dot(self, layer: dict[str, Any]) -> None:
+        pairs = zip(self.values[layer["x"]], self.values[layer["y"]], strict=True)
+        total = sum((x * y).sum(dim=1, keepdim=True) for x, y in pairs)
+        self.store(layer, [torch.as_tensor(total)])
+
+    def on_modulate(self, layer: dict[str, Any]) -> None:
+        pairs = zip(self.values[layer["x"]], self.values[layer["y"]], strict=True)
+        self.store(layer, [x * y for x, y in pairs])
+
+    def on_layer_norm(self, layer: dict[str, Any]) -> None:
+        (x,) = self.values[layer["x"]]
+        weight, bias = self.tensor(layer["weight"]), self.tensor(layer["bias"])
+        width = tuple(weight.shape)
+        norm = torch.nn.functional.layer_norm(x, width, weight, bias, layer["epsilon"])
+        self.store(layer, [norm])
+
     def on_exchange(self, layer: dict[str, Any]) -> None:
         assert layer["x"] in self.values
 
@@ -347,11 +363,36 @@ class _Run:
     def on_ewald(self, layer: dict[str, Any]) -> None:
         charges = self.values[layer["x"]][0][:, 0, 0]
         numbers = layer["sigma"], layer["spacing"], layer["factor"]
-        deformation = torch.eye(3, dtype=torch.float64) + self.strain
-        positions = self.positions @ deformation
-        cell = None if self.cell is None else self.cell @ deformation
         removed = layer["own_part"] == "removed"
-        self.energies = self.energies + ewald(charges, positions, cell, *numbers, removed)
+        self.energies = self.energies + ewald(charges, *self.moved(), *numbers, removed)
+
+    def moved(self) -> tuple[Tensor, Tensor | None]:
+        """Return positions and cell that a strain moves."""
+        deformation = torch.eye(3, dtype=torch.float64) + self.strain
+        return self.positions @ deformation, None if self.cell is None else self.cell @ deformation
+
+    def on_total_charge(self, layer: dict[str, Any]) -> None:
+        x, (f,) = self.values[layer["x"]], self.values[layer["weights"]]
+        inputs = {each["name"]: each["default"] for each in self.package.manifest["inputs"]}
+        charge, unpaired = inputs[layer["charge"]], inputs[layer["spin"]] - 1.0
+        wanted = torch.tensor([charge + unpaired, charge - unpaired]) / 2
+        missing = wanted.double() - x[0].sum(dim=0)
+        self.store(layer, [x[0] + f / f.sum(dim=0) * missing, *x[1:]])
+
+    def on_reciprocal_field(self, layer: dict[str, Any]) -> None:
+        x = self.values[layer["x"]]
+        found = [multipole_potentials(x, *self.moved(), layer, to) for to in layer["receivers"]]
+        size = len(self.irreps(layer["out"]))
+        # channels of out: all receivers of the first channel of x come first
+        out = [torch.stack(blocks, dim=-1).flatten(2) for blocks in zip(*found, strict=True)]
+        self.store(layer, out[:size])
+
+    def on_reciprocal_energy(self, layer: dict[str, Any]) -> None:
+        x = self.values[layer["x"]]
+        to = {"sigma": layer["sigma"], "scale": layer["source"], "own": layer["own"]}
+        found = multipole_potentials(x, *self.moved(), layer, to)
+        for moments, potentials in zip(x, found, strict=False):
+            self.energies = self.energies + 0.5 * (moments * potentials).sum(dim=(1, 2))
 
 
 def ewald(
@@ -375,6 +416,21 @@ def ewald(
         distance = torch.where(near, 1.0, (vectors**2).sum(dim=-1)).sqrt()
         potential = torch.where(near, 0.0, torch.erf(distance / (np.sqrt(2) * sigma)) / distance)
         return 0.5 * factor / (2 * np.pi) * q * (potential @ q) + (0.0 if own_removed else own)
+    k, square = waves_of(cell, spacing, chosen_in)
+    weight = factor / torch.linalg.det(cell).abs() * torch.exp(-0.5 * sigma**2 * square) / square
+    waves = torch.exp(1j * (r @ k.T))
+    total = (q[:, None] * waves).sum(dim=0)
+    energies = q * ((waves * total.conj()).real @ weight)
+    return energies - own if own_removed else energies
+
+
+def waves_of(
+    cell: Tensor, spacing: float, chosen_in: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the waves of a cell without 0, and their squares.
+
+    They have the integers of waves up to 2 pi / spacing of ``chosen_in``, or of the cell itself.
+    """
     chosen = cell.detach() if chosen_in is None else chosen_in
     lengths = chosen.norm(dim=1).numpy()
     ranges = [np.arange(-int(n), int(n) + 1) for n in lengths / spacing + 1e-6]
@@ -383,12 +439,52 @@ def ewald(
     square = (k**2).sum(dim=1)
     length = 2 * np.pi * (n.double() @ torch.linalg.inv(chosen).T).norm(dim=1)
     inside = (length <= 2 * np.pi / spacing * (1 + 5e-10)) & (n != 0).any(dim=1)
-    k, square = k[inside], square[inside]
-    weight = factor / torch.linalg.det(cell).abs() * torch.exp(-0.5 * sigma**2 * square) / square
-    waves = torch.exp(1j * (r @ k.T))
-    total = (q[:, None] * waves).sum(dim=0)
-    energies = q * ((waves * total.conj()).real @ weight)
-    return energies - own if own_removed else energies
+    return k[inside], square[inside]
+
+
+def multipole_potentials(
+    x: Blocks, r: Tensor, cell: Tensor | None, layer: dict[str, Any], to: dict[str, Any]
+) -> Blocks:
+    """Return potentials and slopes at all atoms, as a receiver scales them."""
+    q = layer["source"][0] * x[0][:, 0]  # [n, channels]
+    p = layer["source"][1] * x[1] if len(x) > 1 else torch.zeros(len(q), 3, q.shape[1]).double()
+    if cell is None:
+        found = point_potentials(q, p, r, layer, to["sigma"])
+        sign = 0.0 if layer["own_part"] == "removed" else 1.0
+    else:
+        variance = layer["sigma"] ** 2 + to["sigma"] ** 2
+        k, square = waves_of(cell, layer["spacing"])
+        weight = layer["factor"] / torch.linalg.det(cell).abs()
+        weight = weight * torch.exp(-0.5 * variance * square) / square
+        waves = torch.exp(1j * (r @ k.T))
+        source = torch.einsum("jk,jc->kc", waves.conj(), q.to(waves.dtype))
+        source = source - 1j * torch.einsum("jk,ka,jac->kc", waves.conj(), k + 0j, p + 0j)
+        potential = torch.einsum("k,ik,kc->ic", weight + 0j, waves, source).real
+        slope = torch.einsum("k,ka,ik,kc->iac", weight * 1j, k + 0j, waves, source).real
+        found = [potential[:, None], slope]
+        sign = -1.0 if layer["own_part"] == "removed" else 0.0
+    found = [scale * f for scale, f in zip(to["scale"], found, strict=True)]
+    for l, moments in enumerate(x):
+        found[l] = found[l] + sign * to["own"][l] * moments
+    return found
+
+
+def point_potentials(
+    q: Tensor, p: Tensor, r: Tensor, layer: dict[str, Any], width: float
+) -> Blocks:
+    """Return potentials and slopes of an open system, from differences of points."""
+    n, offset = len(q), layer["offset"]
+    away = torch.cat([torch.zeros(1, 3), offset * torch.eye(3)]).double()
+    points = (r[:, None] + away).reshape(-1, 3)
+    parts = p / offset
+    charges = torch.cat([(q - parts.sum(dim=1))[:, None], parts], dim=1).reshape(4 * n, -1)
+    same = torch.arange(4 * n)[:, None] // 4 == torch.arange(4 * n)[None, :] // 4
+    square = ((points[:, None] - points[None]) ** 2).sum(dim=-1)
+    distance = torch.where(same, 1.0, square).sqrt()
+    both = float(np.sqrt(2 * (layer["sigma"] ** 2 + width**2)))
+    pairs = torch.where(same, 0.0, torch.erf(distance / both) / (distance + 1e-6))
+    found = (layer["factor"] / (4 * np.pi) * pairs @ charges).reshape(n, 4, -1)
+    return [found[:, :1], (found[:, 1:] - found[:, :1]) / offset]
 
 
 def polynomial_cutoff(x: Tensor, p: float) -> Tensor:

@@ -18,6 +18,7 @@ WAITING = (
     "cuda_exact_cases.py",
     "cuda_kernel_cases.py",
     "cuda_list_cases.py",
+    "cuda_multipole_cases.py",
     "cuda_pair_cases.py",
     "cuda_particle_mesh_cases.py",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mdcg import _core
 from mdcg.package.linear_map import LinearMap
 from mdcg.problem import Irreps
 
@@ -134,6 +135,65 @@ def test_pointwise(tmp_path: Path, dtype: str) -> None:
     p.readout(p.product(a, fixed, "times_fixed"), "fourth")
     contract(p, y)
     check(p, tmp_path / "p.mdcg", graph())
+
+
+@covering(channels=[1, 7, 33], dtype=["float64", "float32"], l_max=[0, 2], same=[False, True])
+def test_channels(tmp_path: Path, channels: int, dtype: str, l_max: int, same: bool) -> None:
+    """Layers that mix the components or the channels of a node."""
+    p = Program(3, dtype)
+    x = p.features(channels, l_max)
+    square = {(b, b): p.random(channels, channels) / 2 for b in range(l_max + 1)}
+    y = x if same else p.linear(x, LinearMap(x.irreps, x.irreps, square), "y")
+    dots = p.dot(x, y, "dot")
+    p.readout(dots, "of_dot")
+    weight, bias = p.random(channels), p.random(channels)
+    norm = p.layer_norm(dots, weight, bias, 1e-2, "norm")
+    p.readout(p.layer_norm(norm, weight, bias, 1e-2, "second_norm"), "of_norm")
+    factors = Irreps.from_pairs([(channels, 0, 1)] * (l_max + 1))
+    maps = {(0, b): p.random(channels, channels) for b in range(l_max + 1)}
+    gates = p.linear(norm, LinearMap(norm.irreps, factors, maps), "gates")
+    out = p.modulate(x, gates, "modulate")
+    if l_max == 0:
+        out = p.modulate(out, out, "itself")
+    contract(p, out)
+    check(p, tmp_path / "p.mdcg", graph())
+
+
+@pytest.mark.parametrize(
+    ("layer", "change", "message"),
+    [
+        ("dot", {"y": "scalars"}, r"dot.: field y is 5x0e, expected 5x0e\+5x1o as x"),
+        ("dot", {"out": "wide"}, r"dot.: field out is 6x0e, expected 5x0e"),
+        ("dot", {"x": "uneven", "y": "uneven"}, r"x is 5x0e\+4x1o, expected .* same multiplicity"),
+        ("modulate", {"y": "wide"}, r"modulate.: field y is 6x0e, expected 5x0e\+5x0e"),
+        ("layer_norm", {"epsilon": 0.0}, r"epsilon is 0, expected a positive number"),
+        ("layer_norm", {"x": "vectors", "out": "norm_of_vectors"}, r"5x0e\+5x1o, expected 5x0e"),
+    ],
+)
+def test_refusals_of_channels(tmp_path: Path, layer: str, change, message: str) -> None:
+    p = Program(3)
+    x = p.features(5, 1, "vectors")
+
+    def to(irreps: str, name: str):
+        out = Irreps.parse(irreps)
+        pairs = [(0, b) for b in range(len(out)) if out[b].ir.l == 0]
+        weights = {(i, o): p.random(5, out[o].mul) for i, o in pairs}
+        if out[-1].ir.l:
+            weights[(1, len(out) - 1)] = p.random(5, out[-1].mul)
+        return p.linear(x, LinearMap(x.irreps, out, weights), name)
+
+    scalars, _, _ = to("5x0e", "scalars"), to("6x0e", "wide"), to("5x0e+4x1o", "uneven")
+    to("5x0e+5x1o", "norm_of_vectors")
+    gates = to("5x0e+5x0e", "gates")
+    p.dot(x, x, "dot")
+    p.modulate(x, gates, "modulate")
+    p.layer_norm(scalars, np.ones(5), np.zeros(5), 1e-5, "norm")
+    p.readout(scalars)
+    package = p.package()
+    next(entry for entry in package.layers if entry["type"] == layer).update(change)
+    path = tmp_path / "p.mdcg"
+    with pytest.raises(_core.EngineError, match=message):
+        open_model(package, path)
 
 
 def test_energies_add_up_in_double(tmp_path: Path) -> None:

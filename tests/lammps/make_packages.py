@@ -2,8 +2,8 @@
 
     python tests/lammps/make_packages.py
 
-needs mdcg with MACE and NequIP (the environment that ``bash tests/run.sh both`` makes), and
-tad-dftd3. The same checkpoints give the same bytes.
+needs mdcg with MACE and NequIP (the environment that ``bash tests/run.sh both`` makes),
+graph-longrange and tad-dftd3. The same checkpoints give the same bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> None:
     convert_model(random_les()).save(data / "mace_les_water_float64.mdcg")
     options = ConversionOptions(graph_fields=(("total_spin", 1),))
     convert_model(random_charged(), options).save(data / "mace_charged_water_float64.mdcg")
+    convert_model(random_polar()).save(data / "mace_polar_water_float64.mdcg")
 
 
 def random_les() -> Any:
@@ -45,6 +46,28 @@ def random_charged() -> Any:
     charge = {**number, "type": "categorical", "num_classes": 5, "offset": 2}
     specs = {"total_charge": charge, "total_spin": {**number, "type": "continuous"}}
     return random_model("ScaleShiftMACE", embedding_specs=specs, use_embedding_readout=True)
+
+
+def random_polar() -> Any:
+    """Return a small random model of charges and dipoles in each other's fields."""
+    fields = {"field_feature_widths": [1.0, 1.5], "field_feature_max_l": 1}
+    model = random_model("PolarMACE", atomic_multipoles_max_l=1, num_recursion_steps=2, **fields)
+    strengthen(model)
+    return model
+
+
+def strengthen(model: Any) -> None:
+    """Give a random PolarMACE charges that matter, and weights whose sum is not near zero."""
+    import torch
+
+    parts = ("lr_source_maps", "fukui_source_map", "field_dependent", "local_electron", "layer_fe")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith(parts):
+                parameter.mul_(1.5)
+        model.fukui_source_map.linear_2.bias.fill_(2.0)
+        for block in model.field_dependent_charges_maps:
+            block.readout.linear_2.bias[-2:] = 2.0
 
 
 def random_model(kind: str, **changes: Any) -> Any:

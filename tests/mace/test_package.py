@@ -288,7 +288,8 @@ def test_type_alone_leaves_no_layers() -> None:
 @pytest.mark.parametrize(
     ("model_class", "reason"),
     [
-        ("PolarMACE", "is a PolarMACE: it solves for charges"),
+        ("AtomicDielectricMACE", "is an AtomicDielectricMACE: it predicts dipoles and polariz"),
+        ("OtherMACE", "is an OtherMACE: only MACE and .* are known"),
     ],
 )
 def test_other_models_are_refused(model_class: str, reason: str) -> None:

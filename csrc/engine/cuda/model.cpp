@@ -98,7 +98,7 @@ public:
     }
 
     bool do_evaluate_batch(const Batch& batch, const Results& results) override {
-        if (program_.reads_points) return false;
+        if (program_.reads_points || !program_.joins_systems) return false;
         const auto nodes = [&](std::int64_t first, std::int64_t end) {
             return batch.first_node[end] - batch.first_node[first];
         };

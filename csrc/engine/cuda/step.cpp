@@ -218,11 +218,13 @@ std::vector<StepPart> parts_of_step(const Program& program, bool with_gradient, 
     std::vector<StepPart> parts;
     const auto add = [&](StepPart::Kind kind, const std::vector<Stage>& stages) {
         for (const Stage& stage : stages) {
-            // Operations on points exchange numbers themselves. Those on the system do everything
-            // in the last pass.
+            // Operations on points exchange numbers themselves. Those that add the energy of the
+            // system do everything in the last pass.
             const bool exchange = stage.exchanges() || stage.space == IterationSpace::points;
             const bool system = stage.space == IterationSpace::system;
-            if (system && with_gradient && kind == StepPart::forward) continue;
+            if (system && with_gradient && kind == StepPart::forward &&
+                program.ops[size(stage.ops[0])]->gives_energy())
+                continue;
             if (communicates || has_ghosts || !stage.exchanges())
                 parts.push_back({kind, &stage, (exchange && communicates) || system});
         }

@@ -68,29 +68,52 @@ void wave_sums(const WaveTile& tile, const double* charges, const WaveColumn* co
     }
 }
 
-void wave_fields(const WaveTile& tile, const WaveColumn* columns, std::int64_t num_columns,
-                 const double* factors, double* real, double* slopes) {
+template <bool with_curvatures>
+void fields_of(const WaveTile& tile, const WaveColumn* columns, std::int64_t num_columns,
+               const double* factors, double* real, double* slopes, double* curvatures) {
     for (int a = 0; a < WAVE_TILE; a += LANES) {
-        V total{}, along[3] = {};
+        V total{}, along[3] = {}, twice[6] = {};
         for (const WaveColumn* column = columns; column < columns + num_columns; ++column) {
-            Complex g{}, h{};  // sums over n3, and times n3
+            Complex g{}, h{}, c2{};  // sums over n3, times n3, and times its square
             const double* f = factors + 4 * column->first;
             for (int m = column->from; m < column->from + column->count; ++m, f += 4) {
                 const V c = load<V>(tile.cosine[2] + m * WAVE_TILE + a);
                 const V s = load<V>(tile.sine[2] + m * WAVE_TILE + a);
-                g.re += c * f[0] - s * f[3], g.im += c * f[1] + s * f[2];
+                const Complex one{c * f[0] - s * f[3], c * f[1] + s * f[2]};
+                g.re += one.re, g.im += one.im;
                 const V mc = c * double(m), ms = s * double(m);
                 h.re += mc * f[2] - ms * f[1], h.im += mc * f[3] + ms * f[0];
+                if (!with_curvatures) continue;
+                const double square = double(m) * m;
+                c2.re += one.re * square, c2.im += one.im * square;
             }
             const Complex p = column_wave(tile, *column, a);
-            const V imaginary = p.re * g.im + p.im * g.re;
-            total += p.re * g.re - p.im * g.im;
-            along[0] += imaginary * double(column->n1), along[1] += imaginary * double(column->n2);
+            const double n1 = column->n1, n2 = column->n2;
+            const V imaginary = p.re * g.im + p.im * g.re, value = p.re * g.re - p.im * g.im;
+            total += value;
+            along[0] += imaginary * n1, along[1] += imaginary * n2;
             along[2] += p.re * h.im + p.im * h.re;
+            if (!with_curvatures) continue;
+            const V third = p.re * h.re - p.im * h.im;
+            twice[0] += value * (n1 * n1), twice[1] += value * (n2 * n2);
+            twice[2] += p.re * c2.re - p.im * c2.im, twice[3] += value * (n1 * n2);
+            twice[4] += third * n1, twice[5] += third * n2;
         }
         store(real + a, total);
         for (int d = 0; d < 3; ++d) store(slopes + d * WAVE_TILE + a, along[d]);
+        for (int d = 0; d < 6 && with_curvatures; ++d)
+            store(curvatures + d * WAVE_TILE + a, twice[d]);
     }
+}
+
+void wave_fields(const WaveTile& tile, const WaveColumn* columns, std::int64_t num_columns,
+                 const double* factors, double* real, double* slopes) {
+    fields_of<false>(tile, columns, num_columns, factors, real, slopes, nullptr);
+}
+
+void wave_curvatures(const WaveTile& tile, const WaveColumn* columns, std::int64_t num_columns,
+                     const double* factors, double* real, double* slopes, double* curvatures) {
+    fields_of<true>(tile, columns, num_columns, factors, real, slopes, curvatures);
 }
 
 // -- particle mesh -------------------------------------------------------------------------------
@@ -191,8 +214,8 @@ void mesh_product(std::int64_t depth, std::int64_t columns, const double* in, st
 
 template <int level>
 WaveKernels wave_kernels() {
-    return {&wave_powers, &wave_sums,   &wave_fields, &mesh_window,
-            &mesh_spread, &mesh_gather, &mesh_product};
+    return {&wave_powers, &wave_sums,   &wave_fields, &wave_curvatures,
+            &mesh_window, &mesh_spread, &mesh_gather, &mesh_product};
 }
 template WaveKernels wave_kernels<MDCG_SIMD_LEVEL>();
 

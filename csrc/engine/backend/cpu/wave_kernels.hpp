@@ -38,6 +38,10 @@ struct WaveKernels {
     // Writes the sums of re(t) to `real` [WAVE_TILE], and of n im(t) to `slopes` [3][WAVE_TILE].
     void (*wave_fields)(const WaveTile& tile, const WaveColumn* columns, std::int64_t num_columns,
                         const double* factors, double* real, double* slopes);
+    // The same, and the sums of n n' re(t) to `curvatures` [6][WAVE_TILE] as xx yy zz xy xz yz.
+    void (*wave_curvatures)(const WaveTile& tile, const WaveColumn* columns,
+                            std::int64_t num_columns, const double* factors, double* real,
+                            double* slopes, double* curvatures);
 
     // Finds the window of `points` points for an atom that is rests [3] steps behind a point.
     void (*mesh_window)(int points, const double* rests, MeshWindow& window);

@@ -1,49 +1,14 @@
 #include "engine/ops/system/ewald.hpp"
 
 #include <cmath>
-#include <string>
-
-#include "core/text.hpp"
-#include "engine/error.hpp"
 
 namespace mdcg {
 
-EwaldSpec::EwaldSpec(const LayerEntry& given) : OpSpec(given) {
-    forward_space = IterationSpace::system;
+EwaldSpec::EwaldSpec(const LayerEntry& given) : WaveSpec(given) {
     if (x.rows.features != 1) fields.fail("x", "a value of another size", "1x0e");
     charges = {length("sigma"), length("spacing"), fields.number("factor")};
     own = charges.factor / (charges.sigma * std::pow(TWO_PI, 1.5));
-    const std::string part = fields.text("own_part");
-    if (part != "kept" && part != "removed")
-        fields.fail("own_part", "'" + part + "'", "kept or removed");
-    own_removed = part == "removed";
-}
-
-double EwaldSpec::length(const char* key) const {
-    const double found = fields.number(key);
-    if (!(found >= 1e-3 && found <= 1e3))
-        fields.fail(key, number_text(found), "a length from 0.001 to 1000");
-    return found;
-}
-
-bool EwaldSpec::is_periodic(const double* cell, const bool* periodic) const {
-    const int directions = cell == nullptr ? 0 : periodic[0] + periodic[1] + periodic[2];
-    if (directions == 1 || directions == 2)
-        bad_argument(fields.where() + " sums over a cell, and the system is periodic along " +
-                     std::to_string(directions) + (directions == 1 ? " direction" : " directions") +
-                     ", expected 0 or 3: make it periodic along all, with vacuum in the cell");
-    return directions == 3;
-}
-
-void EwaldSpec::expect_one_process(Communicator* communicator, std::int64_t num_local) const {
-    if (communicator == nullptr) return;
-    std::int64_t processes = num_local > 0 ? 1 : 0;  // with atoms
-    communicator->sum(&processes, 1);
-    if (processes > 1)
-        throw EngineError(ErrorKind::unsupported,
-                          fields.where() +
-                              " sums over all pairs of an open system, which several processes "
-                              "cannot share: use one, or a periodic cell with vacuum");
+    own_removed = removes_own_part();
 }
 
 }  // namespace mdcg

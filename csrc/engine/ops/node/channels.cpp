@@ -1,0 +1,139 @@
+// Operations that mix the channels or the components of a node: dot, modulate, layer_norm.
+#include "core/text.hpp"
+#include "engine/ops/node/row_op.hpp"
+
+namespace mdcg {
+
+namespace {
+
+// The multiplicity that all blocks of a value have.
+int equal_channels(const OpSpec& op, const char* key, const Operand& x) {
+    for (const Block& block : x.rows.blocks)
+        if (block.mul != x.rows.blocks[0].mul)
+            op.fields.fail(key, irreps_text(x.rows), "blocks of the same multiplicity");
+    return x.rows.blocks[0].mul;
+}
+
+int components_of(const Rows& rows) {
+    int count = 0;
+    for (const Block& block : rows.blocks) count += block.dim();
+    return count;
+}
+
+void expect_scalars(const OpSpec& op, const char* key, const Operand& x, int blocks, int channels) {
+    bool fits = static_cast<int>(x.rows.blocks.size()) == blocks;
+    for (const Block& block : x.rows.blocks)
+        fits = fits && block.l == 0 && block.parity == 1 && block.mul == channels;
+    if (fits) return;
+    std::string expected;
+    for (int b = 0; b < blocks; ++b)
+        expected += (b > 0 ? "+" : "") + std::to_string(channels) + "x0e";
+    op.fields.fail(key, irreps_text(x.rows), expected);
+}
+
+// out[u] = sum over the components of all blocks of x[u] y[u]
+struct DotSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& y = input("y", saved_for_backward);
+    const Operand& out = output("out");
+
+    explicit DotSpec(const LayerEntry& given) : OpSpec(given) {
+        if (!same_irreps(x.rows, y.rows))
+            fields.fail("y", irreps_text(y.rows), irreps_text(x.rows) + " as x");
+        expect_scalars(*this, "out", out, 1, equal_channels(*this, "x", x));
+    }
+
+    template <typename T, class Keep>
+    void prepare(Dot<T>& a, const Keep&) const {
+        a.components = components_of(x.rows);
+        a.channels = out.rows.width;
+        a.add_x = x.accumulate;
+        a.add_y = y.accumulate;
+    }
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Dot<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.y = rows.value(y);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.dy = rows.gradient(y);
+        launch(a);
+    }
+};
+const RegisterRowOp<DotSpec, Dot> registered_dot{"dot"};
+
+// Every component of channel u of block b of x times y[b][u].
+struct ModulateSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& y = input("y", saved_for_backward);
+    const Operand& out = output("out");
+
+    explicit ModulateSpec(const LayerEntry& given) : OpSpec(given) {
+        expect_same_irreps(x, out);
+        const int blocks = static_cast<int>(x.rows.blocks.size());
+        expect_scalars(*this, "y", y, blocks, equal_channels(*this, "x", x));
+    }
+
+    template <typename T, class Keep>
+    void prepare(Modulate<T>& a, const Keep& keep) const {
+        std::vector<std::int32_t> first{0};
+        for (const Block& block : x.rows.blocks) first.push_back(first.back() + block.dim());
+        keep(a.first, first);
+        a.blocks = static_cast<int>(x.rows.blocks.size());
+        a.channels = x.rows.blocks[0].stride;
+        a.add_x = x.accumulate;
+        a.add_y = y.accumulate;
+    }
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, Modulate<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.y = rows.value(y);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.dy = rows.gradient(y);
+        launch(a);
+    }
+};
+const RegisterRowOp<ModulateSpec, Modulate> registered_modulate{"modulate"};
+
+// out = (x - mean) / sqrt(variance + epsilon) weight + bias, over the channels of a node
+struct LayerNormSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& out = output("out");
+    const Tensor& weight = fields.tensor("weight", {x.rows.blocks[0].mul});
+    const Tensor& bias = fields.tensor("bias", {x.rows.blocks[0].mul});
+    double epsilon = fields.number("epsilon");
+
+    explicit LayerNormSpec(const LayerEntry& given) : OpSpec(given) {
+        expect_same_irreps(x, out);
+        expect_scalars(*this, "x", x, 1, x.rows.blocks[0].mul);
+        if (!(epsilon > 0)) fields.fail("epsilon", number_text(epsilon), "a positive number");
+    }
+
+    template <typename T, class Keep>
+    void prepare(LayerNorm<T>& a, const Keep& keep) const {
+        const std::vector<T> ones(static_cast<std::size_t>(x.rows.features), T(1));
+        keep(a.used, x.rows.padded(ones, 1));
+        keep(a.weight, x.rows.padded(fields.read<T>(weight), 1));
+        keep(a.bias, x.rows.padded(fields.read<T>(bias), 1));
+        a.width = x.rows.width;
+        a.channels = x.rows.features;
+        a.add = x.accumulate;
+        a.epsilon = epsilon;
+    }
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, LayerNorm<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        launch(a);
+    }
+};
+const RegisterRowOp<LayerNormSpec, LayerNorm> registered_layer_norm{"layer_norm"};
+
+}  // namespace
+
+}  // namespace mdcg
