@@ -71,6 +71,7 @@ def format_table(
 _EXTRAS = {
     **dict.fromkeys(("torch", "e3nn", "mace"), "mace"),
     "nequip": "nequip",
+    "sevenn": "sevennet",
     **dict.fromkeys(("tad_dftd3", "tad_mctc"), "d3"),
     "openmm": "openmm",
     "torch_sim": "torchsim",

@@ -7,7 +7,7 @@
 #   lint   tests/lint.sh, with the tools pinned in pyproject.toml
 #   core   architecture, the generator and the engine, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
-#   both   MACE and NequIP in one environment (e3nn 0.6.0), calculators and examples/benchmark
+#   both   MACE, NequIP and SevenNet in one environment (e3nn 0.6.0), and calculators and benchmarks
 #   lammps pair_style mdcg in LAMMPS from the package index, without torch
 #   (none) everything
 #
@@ -97,10 +97,11 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
                 "${pip[@]}" "mace-torch==0.3.16" "graph-longrange==0.4.0" --group test --group lint
                 ;;
             both)
-                # The packages of 'mace', in front of which stand NequIP and the e3nn that it wants:
-                # mace-torch pins e3nn 0.4.4. pip prints the conflict; MACE runs all the same.
+                # The packages of 'mace', in front of which stand NequIP, SevenNet and the e3nn that
+                # they want: mace-torch pins e3nn 0.4.4. pip prints the conflict; MACE runs all the
+                # same. The wheel of SevenNet brings trained models.
                 packages_of mace >"$(packages_of both)/mace.pth"
-                "${pip[@]}" "nequip==0.19.1"
+                "${pip[@]}" "nequip==0.19.1" "sevenn==0.13.0"
                 ;;
             lammps) "${pip[@]}" "pip>=25.1" && "${pip[@]}" --group test ;;
         esac
@@ -195,7 +196,7 @@ PY
 
 # Tests of MACE that are marked e3nn run under both versions of it.
 both=("$repo"/tests/mace/test_{loader,package,patch_blocks}.py)
-both+=("$repo/tests/nequip" "$repo/tests/calculators" "$repo/tests/benchmark")
+both+=("$repo"/tests/{nequip,sevennet,calculators,benchmark})
 
 case $what in
     quick)
@@ -207,14 +208,16 @@ case $what in
         ;;
     lint) lint ;;
     core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" \
-        --ignore="$repo/tests/lammps" --ignore="$repo/tests/benchmark" "$@" ;;
+        --ignore="$repo/tests/sevennet" --ignore="$repo/tests/lammps" \
+        --ignore="$repo/tests/benchmark" "$@" ;;
     mace) check mace "$repo/tests/mace" "$@" ;;
     both) check both "${both[@]}" "$@" ;;
     lammps) check lammps "$repo/tests/lammps" "$@" ;;
     all)
         lint
-        check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore="$repo/tests/benchmark" \
-            --ignore="$repo/tests/calculators" --ignore="$repo/tests/lammps" "$@"
+        check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore="$repo/tests/sevennet" \
+            --ignore="$repo/tests/benchmark" --ignore="$repo/tests/calculators" \
+            --ignore="$repo/tests/lammps" "$@"
         wait "$providing"
         check both "${both[@]}" "$@"
         check lammps "$repo/tests/lammps" "$@"

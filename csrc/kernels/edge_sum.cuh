@@ -18,7 +18,7 @@ INLINE SummedEdge look_at(const EdgeSumArguments<T>& p, Long receiver, Long numb
     const Long pair = p.types[receiver] * p.num_types + p.sender_type[found.edge];
     const TableEntry entry = p.places[pair];
     const double r_max = p.r_max[p.typed ? pair : 0], r = p.length[found.edge];
-    const double root = sqrt(r), place = root * entry.inverse_step;
+    const double root = sqrt(r), place = root * entry.inverse_step + entry.offset;
     if (!(r < r_max && place < entry.intervals)) return found;
     const int interval = int(place);
     found.row = entry.row + interval;

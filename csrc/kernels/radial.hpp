@@ -15,7 +15,8 @@ struct RadialArguments {
     const int* receiver_type;  // [all edges]
     const double* length;      // [all edges] Å
     const double* numbers;     // basis [BASIS], then r_max [1 or types^2], then r_0 [types^2]
-    double basis_factor, a, p, q, power;
+    double basis_factor, a, p, q;
+    double cutoff;           // power of the polynomial; or where xplor begins to fall, Å
     const T* weights;        // weights of all layers, at the positions in LayerPlaces
     const T* sender_rows;    // [nodes][sender_width], or null
     const T* receiver_rows;  // [nodes][receiver_width], or null

@@ -29,6 +29,18 @@ MDCG_HD void polynomial_cutoff(double n, int whole, V x, V& value, V& slope) {
     slope = low * rest * rest * (-n * (n + 1) * (n + 2) / 2);
 }
 
+// 1 up to x = start, then (1-u)^2 (1+2u) with u = (x^2 - start^2) / (1 - start^2), and its
+// derivative, below x = 1. Its second derivative jumps at `start`.
+template <typename V>
+MDCG_HD void xplor_cutoff(V start, V x, V& value, V& slope) {
+    const V inverse = 1.0 / (1.0 - start * start);
+    V u = (x * x - start * start) * inverse;
+    u = u > 0.0 ? u : V{};
+    const V rest = 1.0 - u;
+    value = rest * rest * (1.0 + 2.0 * u);
+    slope = -12.0 * u * rest * x * inverse;
+}
+
 // Transforms of the length r, and their derivatives.
 template <typename V>
 MDCG_HD void agnesi_transform(double a, double p, double q, V r, V r_0, V& x, V& slope) {

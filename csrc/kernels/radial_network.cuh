@@ -11,7 +11,8 @@
 //     BASIS, BASIS_KIND              number of functions; 0 bessel, 1 gaussian, 2 chebyshev
 //     TRANSFORM                      0 none, 1 agnesi, 2 soft
 //     NORMALIZED                     the argument of the basis is r / r_max
-//     CUTOFF, CUTOFF_WHOLE           there is a polynomial cutoff; its power, 0: not a whole number
+//     CUTOFF                         0 none, 1 polynomial of power p.cutoff, 2 xplor from p.cutoff
+//     CUTOFF_WHOLE                   the power, 0: not a whole number
 //     CUTOFF_ON_BASIS                it multiplies the basis, not the weights
 //     LAYERS, HIDDEN_LAYERS          number of hidden layers, and a LayerPlaces for each
 //     SENDER_TABLE, RECEIVER_TABLE   positions in p.weights of [types][padded out]; -1: none
@@ -73,8 +74,14 @@ INLINE void look_at_edges(const RadialArguments<T>& p, Tile& tile) {
         const double inverse = 1.0 / r_max;
 #if CUTOFF
         if (tile.active[s]) {  // beyond, high powers overflow
-            polynomial_cutoff(p.power, CUTOFF_WHOLE, r * inverse, tile.cut[s], tile.cut_slope[s]);
-            tile.cut_slope[s] *= inverse;
+            double cut, slope;
+#if CUTOFF == 1
+            polynomial_cutoff(p.cutoff, CUTOFF_WHOLE, r * inverse, cut, slope);
+#else
+            xplor_cutoff(p.cutoff * inverse, r * inverse, cut, slope);
+#endif
+            tile.cut[s] = cut;
+            tile.cut_slope[s] = slope * inverse;
         }
 #endif
         tile.x[s] = NORMALIZED ? r * inverse : r;

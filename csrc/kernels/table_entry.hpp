@@ -3,12 +3,12 @@
 
 namespace mdcg {
 
-// The table of a pair of types. Interval coordinate of r: sqrt(r) * inverse_step.
+// The table of a pair of types. Interval coordinate of r: sqrt(r) * inverse_step + offset.
 struct TableEntry {
-    double inverse_step;
+    double inverse_step, offset;
     int row, intervals;  // first row of the pair's table (-1: there is none); number of intervals
 };
-static_assert(sizeof(TableEntry) == 16);
+static_assert(sizeof(TableEntry) == 24);
 
 // Coefficients of the highest powers that are stored and evaluated in single precision.
 // They are small, and the error that this makes is measured when a table is built.

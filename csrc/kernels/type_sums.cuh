@@ -54,7 +54,7 @@ INLINE Edge look_at(const TypeSumArguments<T>& p, int receiver, int number, int 
     e.type = p.number[type];
     const double root = sqrt(p.length[e.id]);
     const TableEntry found = p.places[Long(p.receiver_types[receiver]) * p.num_types + type];
-    const double place = root * found.inverse_step;
+    const double place = root * found.inverse_step + found.offset;
     const int i = int(place);
     if (place >= found.intervals) e.type = -1;  // not shorter than the r_max of its types
     e.position = {T(2 * (place - i) - 1), found.row + i};

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from ase import Atoms
 
-from ..errors import CheckpointError, DeviceError, a_type
+from ..errors import CheckpointError, DeviceError, UnsupportedProblemError, a_type
 from ..patch import (
     PatchReport,
     copy_model,
     inspect_model,
     is_nequip,
     is_patched,
+    is_sevennet,
     load_model,
     model_info,
     model_record,
@@ -204,6 +205,11 @@ def _prepare(
             f"model is {a_type(model)}, expected the path of a package or checkpoint, or a loaded "
             "torch model that is patched (of a MACECalculator: mdcg.patch_model(calc.models[0]), "
             "then give calc.models[0])"
+        )
+    if is_sevennet(loaded):
+        raise UnsupportedProblemError(
+            f"{name} is a SevenNet model, which MDCGCalculator runs as a package: convert the "
+            "checkpoint with mdcg-patch CHECKPOINT -o OUT.mdcg"
         )
     return loaded, name
 

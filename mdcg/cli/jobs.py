@@ -145,7 +145,7 @@ def describe(options: argparse.Namespace) -> Result:
         if in_part:
             patching += " (--allow-partial patches the others)"
     fields = lowest_values(model)
-    in_place = "patching in place"
+    in_place = f"patching in {'a program' if info.framework == 'sevennet' else 'place'}"
     refused = {in_place: patching, **_package_refusals(model, info, fields)}
     result["supported"] = {use: not reason for use, reason in refused.items()}
     result["reasons"] = {use: reason for use, reason in refused.items() if reason}
@@ -194,11 +194,18 @@ def run(options: argparse.Namespace) -> Result:
         set_model_record,
         verify_patch,
     )
-    from ..patch.checkpoint_kind import NEQUIP_PACKAGE, checkpoint_kind
+    from ..patch.checkpoint_kind import NEQUIP_PACKAGE, SEVENNET, checkpoint_kind
     from ..patch.models import lacks_radial_derivative
 
     device = _device(options.device)
-    package = checkpoint_kind(options.input) == NEQUIP_PACKAGE
+    kind = checkpoint_kind(options.input)
+    if kind == SEVENNET:
+        raise UnsupportedProblemError(
+            f"{options.input} is a SevenNet checkpoint, of which mdcg-patch makes packages only: "
+            "name the output OUT.mdcg, or patch the model in a program: "
+            "mdcg.patch_model(SevenNetCalculator(...).model)"
+        )
+    package = kind == NEQUIP_PACKAGE
     options.problems += package_problems(options.input, options.output, package=package)
     original, default, result = opened(options)
     info = model_info(original)
@@ -253,7 +260,7 @@ def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, di
     model, digest = load_with_digest(options.input)
     default = model_record(model).get("head")
     unpatch_model(model)
-    names = ("torch", "e3nn", "mace-torch", "nequip")
+    names = ("torch", "e3nn", "mace-torch", "nequip", "sevenn")
     versions = {"python": platform.python_version(), **{n: installed_version(n) for n in names}}
     result = {
         "input": str(options.input),
@@ -348,9 +355,10 @@ def check_choices(options: argparse.Namespace, info: ModelInfo, default: str | N
     except ValueError:
         listing = ", ".join(info.heads)
         problems.append(
-            f"the model has {len(info.heads)} heads: name one of them with --head: {listing}"
+            f"the model has {len(info.heads)} {info.head_word}s: name one of them with "
+            f"--{info.head_word}: {listing}"
             if head is None
-            else f"--head is {head!r}, expected one of: {listing}"
+            else f"--{info.head_word} is {head!r}, expected one of: {listing}"
         )
     missing = [name for name in options.types or () if name not in info.symbols]
     if missing:
@@ -370,7 +378,7 @@ def model_dict(info: ModelInfo) -> dict[str, Any]:
         facts["atomic_numbers"] = list(info.atomic_numbers)
     return {
         **facts,
-        "framework": "nequip" if info.is_nequip else "mace",
+        "framework": info.framework,
         "r_max": info.r_max,
         "dtype": str(info.dtype).removeprefix("torch."),
         "heads": list(info.heads),
@@ -385,7 +393,7 @@ def headline(path: Path, info: ModelInfo) -> str:
     heads = ", ".join(info.heads)
     facts = f"{listing}, r_max {info.r_max:.4g} Å, {dtype}"
     if info.heads != ("Default",) or not info.is_nequip:
-        facts += f", heads: {heads}"
+        facts += f", {info.head_word}s: {heads}"
     return f"{printable(path.name)}: {info.model_class}, {facts}"
 
 
@@ -404,7 +412,7 @@ def closing(
 
 _PACKAGE_DIFFERS = (
     "the results of the package differ from the original's, so nothing was written: patch the "
-    "model in place, which keeps the original's arithmetic, by naming the output "
+    "model in place, which keeps the original's arithmetic"
 )
 _PACKAGE_SINGLE = (
     "computes in float64, like the checkpoint; with --dtype float32 it would be about 2.4 times as "
@@ -415,7 +423,7 @@ _PACKAGE_SINGLE = (
 def convert(options: argparse.Namespace) -> Result:
     """Convert a model: save and evaluate a temporary file, compare it, and rename the file."""
     from ..package import ConversionOptions, convert_model
-    from ..package.convert import outputs_in_place
+    from ..package.convert import how_in_place
     from ..package.file import staged, write_synced
     from ..package.kernel_file import check_targets, compile_kernels
     from ..package.les import set_constants
@@ -474,7 +482,7 @@ def convert(options: argparse.Namespace) -> Result:
                 package, package_file, original, atol_forces=options.atol_forces,
                 reference=reference,
             )  # fmt: skip
-            checked(check, _PACKAGE_DIFFERS + outputs_in_place(original), result, lines)
+            checked(check, f"{_PACKAGE_DIFFERS} ({how_in_place(original)})", result, lines)
         for file in beside:
             log.info("compiling kernels for %s", ", ".join(options.bundle))
             write_synced(file, compile_kernels(package_file, options.bundle))

@@ -30,10 +30,11 @@ from .jobs import CONVERTED, output_problems
 
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
-are, or NequIP's: a .ckpt of nequip-train or a .nequip.zip package. Loading one, even for --info,
-runs code in it: use only files that you trust. The name of a published model stands for the file
-that its own package downloads and keeps: mace-mp-medium, mace-mpa-0 and mace-off-small of MACE,
-sevennet-0 and 7net-l3i5 of SevenNet, nequip.net:GROUP/MODEL:VERSION of NequIP.
+are, NequIP's .ckpt of nequip-train or .nequip.zip package, or a .pth checkpoint of SevenNet.
+Loading one, even for --info, runs code in it: use only files that you trust. The name of a
+published model stands for the file that its own package downloads and keeps: mace-mp-medium,
+mace-mpa-0 and mace-off-small of MACE, sevennet-0 and 7net-l3i5 of SevenNet,
+nequip.net:GROUP/MODEL:VERSION of NequIP.
 
 The suffix of the output decides what is written:
   OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
@@ -54,7 +55,7 @@ exit codes: 0 ok, 2 usage or output not writable, 3 verification failed (nothing
 
 
 _ABOUT: dict[str, Any] = {
-    "description": "Convert a MACE or NequIP checkpoint to an .mdcg package, or swap its "
+    "description": "Convert a MACE, NequIP or SevenNet checkpoint to an .mdcg package, or swap its "
     "tensor-product layers for generated kernels.",
     "epilog": _EPILOG,
     "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -124,7 +125,12 @@ def _add_arguments(parser: argparse.ArgumentParser, program: str = "mdcg-patch")
         help="only tell what is in the file and what can be patched; a checkpoint is loaded for "
         "that, which can run code in it, a package is not",
     )
-    add("--head", metavar="NAME", help="head to convert, or to make the default of the output")
+    add(
+        "--head",
+        "--modal",
+        metavar="NAME",
+        help="head to convert, or to make the default of the output; SevenNet's modal",
+    )
     add(
         "--dtype",
         "--precision",

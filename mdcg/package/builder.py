@@ -47,6 +47,7 @@ class Radial:
     # features with n_hidden scalars.
     sender: Any = None
     receiver: Any = None
+    start: float | None = None  # where an xplor cutoff begins to fall, Å; None: polynomial
 
     @property
     def weight_numel(self) -> int:
@@ -322,10 +323,13 @@ class Builder:
 
     # ---- layers on edges ----
 
-    def conv(self, x: Features, problem: ConvProblem, radial: Radial, name: str) -> Features:
+    def conv(
+        self, x: Features, problem: ConvProblem, radial: Radial, name: str, *, solid: bool = False
+    ) -> Features:
         """Convolve node features with harmonics and radial weights, summed over the neighbours.
 
-        The problem has one weight per path and channel. Its path weights are applied.
+        The problem has one weight per path and channel. Its path weights are applied. Harmonics
+        are those of unit vectors, or, if `solid`, those of the vectors of edges.
         """
         if radial.weight_numel != problem.weight_numel:
             raise ValueError(
@@ -333,7 +337,7 @@ class Builder:
                 f"{problem.weight_numel}"
             )
         problem = replace(problem, layout="ir_mul", dtype=self.dtype, _w3j={})
-        field: dict[str, Any] = {}
+        field: dict[str, Any] = {"harmonics": "solid"} if solid else {}
         if x.table is not None:
             field["x_table"] = self._weights(f"{name}.x_table", x.table, x.by_inputs)
         else:
@@ -510,7 +514,9 @@ class Builder:
             else self._tensor(f"{name}.r_max", np.asarray(r_max)),
             "transform": radial.transform and self._exact(radial.transform, f"{name}.transform"),
             "basis": self._exact(radial.basis, f"{name}.basis"),
-            "cutoff": {"kind": "polynomial", "p": radial.p},
+            "cutoff": {"kind": "polynomial", "p": radial.p}
+            if radial.start is None
+            else {"kind": "xplor", "start": radial.start},
             "cutoff_on": radial.cutoff_on,
             "layers": [],
             "table": None,

@@ -12,14 +12,18 @@ from ..errors import CheckpointError, PackageError, UnsupportedProblemError
 from ..problem.text import dtype_of
 from .builder import Builder
 from .file import Package, file_sha256
+from .inputs import refuse_unknown
 from .les import set_constants
 
 
-def outputs_in_place(model: Any) -> str:
-    """Return the suffixes for the output of a model that is patched in place."""
-    from ..patch import is_nequip
+def how_in_place(model: Any) -> str:
+    """Return how a model is patched in place."""
+    from ..patch import is_nequip, is_sevennet
 
-    return ".pt, or .nequip.zip for a package" if is_nequip(model) else ".model"
+    if is_sevennet(model):
+        return "in a program, with mdcg.patch_model"
+    suffixes = ".pt, or .nequip.zip for a package" if is_nequip(model) else ".model"
+    return f"name the output {suffixes}"
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class ConversionOptions:
     types : tuple of str, optional
         Elements to convert. Default: all that the model knows.
     head : str, optional
-        Required if the model has several.
+        Required if the model has several: SevenNet's modal.
     dtype : {"float32", "float64"}, optional
         Default: the model's.
     graph_fields : tuple of (str, number)
@@ -60,7 +64,7 @@ class ConversionOptions:
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
-    """Convert a checkpoint of MACE or NequIP.
+    """Convert a checkpoint of MACE, NequIP or SevenNet.
 
     Parameters
     ----------
@@ -112,6 +116,7 @@ def convert_model(
     import torch
 
     from ..patch import copy_model, is_nequip, is_patched, model_info, unpatch_model
+    from ..patch.models import copy_in_dtype
 
     options = options or ConversionOptions()
     if options.dtype is not None:  # one name per type, so that equal options make equal packages
@@ -131,7 +136,9 @@ def convert_model(
         raise UnsupportedProblemError(
             f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
         )
-    if dtype == "float64" and info.dtype != torch.float64 and not nequip:
+    if info.framework == "sevennet":
+        model = copy_in_dtype(model, torch.float64)  # with 3j symbols that are not rounded
+    elif dtype == "float64" and info.dtype != torch.float64 and not nequip:
         model = copy_model(model).double()  # its constants need every digit
     head = info.head_index(options.head)
     columns = _columns(info.symbols, options.types)
@@ -141,6 +148,11 @@ def convert_model(
             from .nequip import build_nequip
 
             build_nequip(model, builder, columns, dict(options.graph_fields))
+        elif info.framework == "sevennet":
+            from .sevennet import build_sevennet
+
+            refuse_unknown(dict(options.graph_fields), ())
+            build_sevennet(model, builder, [info.atomic_numbers[c] for c in columns], head)
         else:
             from .mace import build_mace
 
@@ -156,7 +168,7 @@ def convert_model(
         tensors |= data
     manifest = {
         "mdcg_version": __version__,
-        "architecture": "nequip" if nequip else "mace",
+        "architecture": info.framework,
         "model_class": info.model_class,
         "type_names": type_names,
         "atomic_numbers": None if nequip else [info.atomic_numbers[c] for c in columns],
@@ -165,7 +177,9 @@ def convert_model(
         "energy_unit": "eV",
         "length_unit": "angstrom",
         "head": None if nequip else info.heads[head],
-        "edge_vector": "sender_minus_receiver" if nequip else "receiver_minus_sender",
+        "edge_vector": "receiver_minus_sender"
+        if info.framework == "mace"
+        else "sender_minus_receiver",
         "source": {"name": source[0], "sha256": source[1]} if source else None,
         "verification": None,
         "options": asdict(options),
@@ -189,7 +203,7 @@ def _otherwise(model: Any) -> str:
         patchable = False
     if not patchable:
         return ""
-    return f"; you can patch the model in place instead (name the output {outputs_in_place(model)})"
+    return f"; you can patch the model in place instead ({how_in_place(model)})"
 
 
 def _merged(model: Any) -> Any:

@@ -165,12 +165,15 @@ def fully_connected(net: Any, name: str) -> tuple[RadialLayer, ...]:
     return tuple(layers)
 
 
-def convolution(tp: Any, harmonics: Any, name: str) -> ConvProblem:
-    """Return the problem of a ``TensorProduct`` on edges, which must be a convolution."""
+def convolution(tp: Any, harmonics: Any, name: str, *, solid: bool = False) -> ConvProblem:
+    """Return the problem of a ``TensorProduct`` on edges, which must be a convolution.
+
+    Harmonics are those of unit vectors, or, if `solid`, those of the vectors of edges.
+    """
     if type(tp).__name__ != "TensorProduct" or not hasattr(tp, "instructions"):
         raise UnsupportedProblemError(f"{name} is {a_type(tp)}, expected an e3nn TensorProduct")
     problem = ConvProblem.from_e3nn(tp)
-    _check_harmonics(problem, harmonics, name)
+    _check_harmonics(problem, harmonics, name, solid)
     for path in problem.paths:
         if path.mode != "uvu" or not path.has_weight:
             without = "" if path.has_weight else " without weights"
@@ -180,13 +183,13 @@ def convolution(tp: Any, harmonics: Any, name: str) -> ConvProblem:
     return problem
 
 
-def _check_harmonics(problem: ConvProblem, harmonics: Any, name: str) -> None:
+def _check_harmonics(problem: ConvProblem, harmonics: Any, name: str, solid: bool) -> None:
     irreps: Sequence[Any] = list(problem.irreps_in2)
     if [(block.mul, block.ir.l) for block in irreps] != [(1, l) for l in range(len(irreps))]:
         raise UnsupportedProblemError(
             f"{name} takes edge attributes {problem.irreps_in2}, expected one of each degree"
         )
-    if not harmonics.normalize or harmonics.normalization != "component":
+    if harmonics.normalize == solid or harmonics.normalization != "component":
         raise UnsupportedProblemError(
             f"{name}: harmonics have normalization {harmonics.normalization!r}, normalize "
             f"{harmonics.normalize}, expected 'component' of unit vectors"

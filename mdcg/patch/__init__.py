@@ -18,6 +18,7 @@ from .models import (
 )
 from .patching import inspect_model, is_patched, patch_model, unpatch_model
 from .report import LayerReport, PatchReport
+from .sevennet_files import is_sevennet
 from .verify import VerificationReport, verify_patch
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "inspect_model",
     "is_nequip",
     "is_patched",
+    "is_sevennet",
     "load_model",
     "mace_batch",
     "mace_info",

@@ -16,11 +16,17 @@ MACE = "pickled MACE model"
 NEQUIP = "pickled NequIP model"
 NEQUIP_CHECKPOINT = "NequIP training checkpoint"
 NEQUIP_PACKAGE = "NequIP package"
+SEVENNET = "SevenNet checkpoint"
 
 _GIVE = (
-    "give the .model file that mace_run_train writes (the whole pickled model), or the .ckpt of "
-    "nequip-train or its .nequip.zip package"
+    "give the .model file that mace_run_train writes (the whole pickled model), the .ckpt of "
+    "nequip-train or its .nequip.zip package, or the .pth checkpoint of sevenn"
 )
+_GIVE_SEVENNET = (
+    "was made from a SevenNet model for LAMMPS: give the checkpoint (.pth) that it was made from"
+)
+#: Keys that a SevenNet checkpoint has: in the file, and in its configuration.
+_SEVENNET_KEYS = {"model_state_dict", "config", "num_convolution_layer", "cutoff_function"}
 _GIVE_NEQUIP = (
     "give the .ckpt it was made from, or its .nequip.zip package (models of NequIP 0.6 and older "
     "must be trained again with NequIP 0.19)"
@@ -83,13 +89,15 @@ class _Parts(io.FileIO):
 
 
 def checkpoint_kind(path: Path) -> str:
-    """Return ``MACE``, ``NEQUIP``, ``NEQUIP_CHECKPOINT`` or ``NEQUIP_PACKAGE``.
+    """Return the kind of a checkpoint, one of the constants above.
 
     For any other file, the CheckpointError says what the file is and which file to give.
     """
     if not path.exists():
         raise CheckpointError(f"{path}: no such file")
     if path.is_dir():
+        if any(path.glob("deployed_parallel_*.pt")):
+            raise CheckpointError(f"{path} {_GIVE_SEVENNET}")
         raise CheckpointError(f"{path} is a folder, expected a file: {_GIVE}")
     with path.open("rb") as file:
         head = file.read(64)
@@ -130,6 +138,8 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
             f"{path} is compiled by AOTInductor, whose kernels are fixed: "
             "give the file it was made from (for NequIP the .ckpt or .nequip.zip)"
         )
+    if any("code/__torch__/sevenn/" in name for name in names):
+        raise CheckpointError(f"{path} {_GIVE_SEVENNET}")
     if any(name.startswith("code/") for name in inner) and "constants.pkl" in inner:
         raise CheckpointError(
             f"{path} is compiled TorchScript, whose layers cannot be swapped: "
@@ -154,6 +164,10 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
         raise CheckpointError(f"{path} is a model prepared for LAMMPS: {_made_from(path)}")
     if contents.imports_from("mace"):
         return MACE
+    if contents.imports_from("sevenn"):
+        raise CheckpointError(f"{path} {_GIVE_SEVENNET}")
+    if contents.strings >= _SEVENNET_KEYS:
+        return SEVENNET
     if "pytorch-lightning_version" in contents.strings:
         _refuse_allegro(path, contents)
         if contents.names("nequip"):
@@ -163,7 +177,9 @@ def _archive_kind(path: Path, archive: zipfile.ZipFile) -> str:
         return NEQUIP
     if contents.imports <= _STATE_DICT_IMPORTS or contents.imports_from("torch_ema"):
         raise CheckpointError(f"{path} holds only tensors (a state dict), not the model: {_GIVE}")
-    raise CheckpointError(f"{path} is a PyTorch file without a MACE or NequIP model in it: {_GIVE}")
+    raise CheckpointError(
+        f"{path} is a PyTorch file without a MACE, NequIP or SevenNet model in it: {_GIVE}"
+    )
 
 
 def _refuse_allegro(path: Path, contents: PickleContents) -> None:

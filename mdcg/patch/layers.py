@@ -1,4 +1,4 @@
-"""The layers of MACE and NequIP models that can be patched.
+"""The layers of MACE, NequIP and SevenNet models that can be patched.
 
 Layers are recognised by the names of their classes, not by ``isinstance``, because models from
 ``.nequip.zip`` packages contain copies of the classes of NequIP and e3nn.
@@ -18,6 +18,7 @@ from ..errors import UnsupportedProblemError, a_type
 from ..ops import functional
 from ..problem import ConvProblem, FoldedTensors, wigner_3j
 from ._frameworks import is_stock
+from .fused_irreps import FusedIrrepsConvolution
 from .fused_scatter import FusedTensorProductScatter
 from .fused_state import FusedState, forget_loads, watch_loads
 from .models import copy_model
@@ -133,7 +134,7 @@ class Convolution(Layer):
 class Connection(Layer):
     """A ``FullyConnectedTensorProduct`` of features with an encoding of the atom's type.
 
-    MACE's ``skip_tp`` and NequIP's self-connection ``sc`` are such layers.
+    MACE's ``skip_tp`` and the self-connections of NequIP and SevenNet are such layers.
     """
 
     required: ClassVar[bool] = False
@@ -428,3 +429,41 @@ class NequipConvolution(Convolution):
 
     def fused_class(self) -> type:
         return FusedTensorProductScatter
+
+
+def find_sevennet_layers(model: torch.nn.Module) -> Iterator[Layer]:
+    """Yield the convolutions and self-connections of a model."""
+    for name, module in model.named_modules():
+        if type(module).__name__ in ("IrrepsConvolution", FusedIrrepsConvolution.__name__):
+            yield SevenNetConvolution(name, module, module)
+        elif type(module).__name__ == "SelfConnectionIntro":
+            yield Connection(f"{name}.fc_tensor_product", module.fc_tensor_product)
+
+
+class SevenNetConvolution(Convolution):
+    """An ``IrrepsConvolution``: radial network, gather, tensor product and scaled sum."""
+
+    network = "weight_nn"
+
+    @property
+    def tensor_product(self) -> Any:
+        return self.module.convolution
+
+    def refusal(self) -> str:
+        if not is_stock(self.module, "IrrepsConvolution", "sevenn.nn."):
+            return f"it is {a_type(self.module)}, expected SevenNet's IrrepsConvolution"
+        if self.module.is_parallel:
+            return "it is part of a model for several ranks of LAMMPS"
+        return product_refusal("convolution", self.tensor_product) or forward_refusal(self.module)
+
+    def stock(
+        self, module: Any, x: Tensor, y: Tensor, w: Tensor, edges: Sequence[Tensor]
+    ) -> Tensor:
+        rows: Tensor = module.convolution.forward(x[edges[0]], y, w)
+        return rows.new_zeros(len(x), rows.shape[1]).index_add(0, edges[1], rows)
+
+    def has_own_network(self) -> bool:
+        return is_stock(self.module.weight_nn, "FullyConnectedNet", "e3nn.nn.")
+
+    def fused_class(self) -> type:
+        return FusedIrrepsConvolution

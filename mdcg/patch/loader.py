@@ -1,4 +1,4 @@
-"""Load model files: pickled MACE models of any age, and NequIP's checkpoints and packages."""
+"""Load model files: MACE's pickles of any age, checkpoints of NequIP and SevenNet, packages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,16 @@ from ..errors import (
     installed_version,
 )
 from ._frameworks import import_e3nn_o3, import_mace, import_nequip
-from .checkpoint_kind import MACE, NEQUIP_CHECKPOINT, NEQUIP_PACKAGE, checkpoint_kind
+from .checkpoint_kind import (
+    MACE,
+    NEQUIP_CHECKPOINT,
+    NEQUIP_PACKAGE,
+    SEVENNET,
+    checkpoint_kind,
+)
 from .models import is_nequip
 from .nequip_files import load_nequip_checkpoint, load_nequip_package
+from .sevennet_files import load_sevennet_checkpoint
 
 
 def e3nn_pickle_module(map_location: Any) -> types.ModuleType:
@@ -112,10 +119,11 @@ _one_at_a_time = threading.Lock()
 
 
 def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch.nn.Module:
-    """Load a MACE or NequIP model, patched or not.
+    """Load a MACE, NequIP or SevenNet model, patched or not.
 
     MACE: whole pickled models. NequIP: the ``.ckpt`` of ``nequip-train`` (with its EMA weights, if
     it has any), ``.nequip.zip`` packages, and the files that ``mdcg-patch`` writes from either.
+    SevenNet: the ``.pth`` of ``sevenn``, read and repaired by it.
     MACE files from e3nn 0.4, which go back to 2022, load under e3nn 0.4.4 and 0.6. No global state
     is changed: not the default dtype, the environment, the ``weights_only`` protection, or a class
     of e3nn.
@@ -150,11 +158,18 @@ def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch
     return model
 
 
+_LOADERS = {
+    NEQUIP_CHECKPOINT: load_nequip_checkpoint,
+    NEQUIP_PACKAGE: load_nequip_package,
+    SEVENNET: load_sevennet_checkpoint,
+}
+
+
 def _load(path: Path, map_location: Any) -> torch.nn.Module:
     kind = checkpoint_kind(path)
     _warn_once(path)
-    if kind in (NEQUIP_CHECKPOINT, NEQUIP_PACKAGE):
-        load = load_nequip_checkpoint if kind == NEQUIP_CHECKPOINT else load_nequip_package
+    load = _LOADERS.get(kind)
+    if load is not None:
         with _one_at_a_time:
             return load(path).to(map_location)
     if kind == MACE:

@@ -1,4 +1,4 @@
-"""MACE and NequIP models: their properties, inputs, outputs, copies and records."""
+"""MACE, NequIP and SevenNet models: their properties, inputs, outputs, copies and records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _core
 from ..errors import printable, printable_values
+from .sevennet_files import (
+    compute_in,
+    is_sevennet,
+    sevennet_batch,
+    sevennet_elements,
+    sevennet_modals,
+    sevennet_outputs,
+)
 from .systems import Structure
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -26,13 +35,19 @@ def copy_model(model: M) -> M:
     """Return a deep copy of a model.
 
     mace marks the weights of missing paths with a class of parameter that ``copy.deepcopy`` cannot
-    construct. The copy has an ordinary parameter without gradient in its place.
+    construct. The copy has an ordinary parameter without gradient in its place. SevenNet's shifted
+    softplus is a function of TorchScript, which cannot be copied and is shared.
     """
-    memo = {
+    memo: dict[int, Any] = {
         id(parameter): torch.nn.Parameter(parameter.detach().clone(), requires_grad=False)
         for parameter in model.parameters()
         if type(parameter).__name__ == "EmptyParam"
     }
+    for module in model.modules():
+        given = [value for value in module.__dict__.values() if isinstance(value, dict)]
+        for value in chain(module.__dict__.values(), *(each.values() for each in given)):
+            if isinstance(value, torch.jit.ScriptFunction):
+                memo[id(value)] = value
     return copy.deepcopy(model, memo)
 
 
@@ -71,6 +86,7 @@ class ModelInfo:
     type_names: tuple[str, ...] = ()  # names of NequIP's atom types, in the order of their numbers
     # [receiver's type, sender's type], Å; None if NequIP's types have one cutoff
     cutoffs: NDArray[np.float64] | None = None
+    framework: str = "mace"  # or "nequip" or "sevennet"
 
     @property
     def is_nequip(self) -> bool:
@@ -88,6 +104,11 @@ class ModelInfo:
 
         return self.type_names or tuple(chemical_symbols[z] for z in self.atomic_numbers)
 
+    @property
+    def head_word(self) -> str:
+        """What the framework calls a head."""
+        return "modal" if self.framework == "sevennet" else "head"
+
     def head_index(self, head: str | None) -> int:
         """Return the index of a head; None stands for the default head or the only one."""
         names = ", ".join(self.heads)
@@ -96,14 +117,16 @@ class ModelInfo:
         if head is None:
             if len(self.heads) > 1:
                 raise ValueError(
-                    f"the model has {len(self.heads)} heads ({names}): name one with head= "
-                    "(on the command line --head)"
+                    f"the model has {len(self.heads)} {self.head_word}s ({names}): name one with "
+                    f"head= (on the command line --{self.head_word})"
                 )
             return 0
         if head not in self.heads:
             if self.is_nequip:
                 raise ValueError(f"head {head!r} is not in the model: NequIP models have no heads")
-            raise ValueError(f"head {head!r} is not in the model, expected one of: {names}")
+            raise ValueError(
+                f"{self.head_word} {head!r} is not in the model, expected one of: {names}"
+            )
         return self.heads.index(head)
 
     def species(self, atomic_numbers: ArrayLike) -> NDArray[np.int64]:
@@ -295,6 +318,23 @@ def nequip_info(model: torch.nn.Module) -> ModelInfo:
         graph_features={},
         type_names=names,
         cutoffs=cutoffs,
+        framework="nequip",
+    )
+
+
+def sevennet_info(model: torch.nn.Module) -> ModelInfo:
+    """Return the properties of a SevenNet model, whose modals are the heads."""
+    found: Any = model
+    reference = next(p for p in model.parameters() if p.is_floating_point())
+    return ModelInfo(
+        model_class=type(model).__name__,
+        atomic_numbers=sevennet_elements(found),
+        r_max=float(found.cutoff),
+        heads=tuple(map(printable, sevennet_modals(found))) or ("Default",),
+        dtype=reference.dtype,
+        device=reference.device,
+        graph_features={},
+        framework="sevennet",
     )
 
 
@@ -392,16 +432,21 @@ _RECIPROCAL = ("MACELES", "PolarMACE")
 
 
 def model_info(model: torch.nn.Module) -> ModelInfo:
-    """Return the properties of a MACE or NequIP model, or raise TypeError."""
+    """Return the properties of a MACE, NequIP or SevenNet model, or raise TypeError."""
+    if is_sevennet(model):
+        return sevennet_info(model)
     return nequip_info(model) if is_nequip(model) else mace_info(model)
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """Return a copy of a model in another precision.
 
-    NequIP's modules also cast to a stored dtype, which ``model.to`` does not change.
+    NequIP's modules also cast to a stored dtype, and SevenNet's to float32, which ``model.to`` does
+    not change.
     """
     found = copy_model(model).to(dtype)
+    if is_sevennet(found):
+        compute_in(found, dtype)
     for module in found.modules():
         for name in _DTYPE_ATTRIBUTES:
             if module.__dict__.get(name) in (torch.float32, torch.float64):
@@ -502,6 +547,11 @@ def evaluate_structure(
     """
     system = replace(system, cell=_model_cell(model, info, system))
     edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
+    if info.framework == "sevennet":
+        modal = info.heads[info.head_index(head)]
+        atoms = (system.atomic_numbers, system.positions, system.cell)
+        batch = sevennet_batch(model, info.dtype, *atoms, *edges, modal).to(info.device)
+        return edges[0].shape[1], sevennet_outputs(model(batch), system.periodic)
     data, count = model_batch(info, system, edges, head), edges[0].shape[1]
     if info.is_nequip:
         return count, as_outputs(model(data))

@@ -11,13 +11,19 @@ import torch
 
 from ..errors import MdcgError, UnsupportedProblemError, VerificationError, a_type
 from .checkpoint_kind import ALLEGRO
-from .layers import Layer, describe, find_mace_layers, find_nequip_layers
+from .layers import (
+    Layer,
+    describe,
+    find_mace_layers,
+    find_nequip_layers,
+    find_sevennet_layers,
+)
 from .models import clear_record
 from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
 
 log = logging.getLogger("mdcg")
 
-_FINDERS = (find_mace_layers, find_nequip_layers)
+_FINDERS = (find_mace_layers, find_nequip_layers, find_sevennet_layers)
 _NODE_LEVEL = "works on nodes, not on edges, and takes a small part of the time"
 
 
@@ -31,7 +37,7 @@ class _Entry:
 
 
 def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> PatchReport:
-    """Make the tensor products of a loaded MACE or NequIP model run on generated kernels, in place.
+    """Make the tensor products of a loaded model run on generated kernels, in place.
 
     The model keeps its class, parameters and ``state_dict``; dtype, device, copying, pickling and
     training work as before. Every layer is checked against its stock computation, value and
@@ -40,8 +46,9 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
     Parameters
     ----------
     model : torch.nn.Module
-        Any model with MACE interaction blocks or NequIP's ``TensorProductScatter``:
-        ``torch.load(...)``, ``calculator.models[0]``, ``NequIPCalculator.model``.
+        Any model with MACE interaction blocks, NequIP's ``TensorProductScatter`` or SevenNet's
+        ``IrrepsConvolution``: ``torch.load(...)``, ``calculator.models[0]``,
+        ``NequIPCalculator.model``, ``SevenNetCalculator.model``.
     allow_partial : bool
         Patch the layers that can be patched and report the others, instead of raising.
 
@@ -140,8 +147,9 @@ def _inspect(model: torch.nn.Module) -> _Found:
         if any("allegro.nn" in type(module).__module__ for module in model.modules()):
             raise UnsupportedProblemError(f"{type(model).__name__} {ALLEGRO}")
         raise UnsupportedProblemError(
-            f"{type(model).__name__} has no interaction block with a conv_tp layer (MACE) and no "
-            "TensorProductScatter (NequIP): expected a MACE or NequIP model"
+            f"{type(model).__name__} has no interaction block with a conv_tp layer (MACE), no "
+            "TensorProductScatter (NequIP) and no IrrepsConvolution (SevenNet): expected a model "
+            "of one of these"
         )
     taken = {id(m) for entry in entries for m in (entry.layer.module, entry.layer.tensor_product)}
     others = [

@@ -38,6 +38,21 @@ def test_checkpoints(name: str, dtype: str, tmp_path: Path) -> None:
         assert max(row.error / row.limit for row in check.deviations) < LIMIT, str(check)
 
 
+if importlib.util.find_spec("sevenn") is not None:
+    from ..sevennet.conftest import MODELS, build_model, config_of
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    @pytest.mark.parametrize("name", ["like the published", "of May 2024"])
+    def test_sevennet(name: str, dtype: str, tmp_path: Path) -> None:
+        """Tables with a break and solid harmonics, in models of SevenNet."""
+        model, path = build_model(config_of(**MODELS[name])), tmp_path / "model.mdcg"
+        convert_model(model, ConversionOptions(dtype=dtype)).save(path)
+        check = verify_package(path, model, device="cuda")
+        assert check.passed, str(check)
+        if dtype == "float64":
+            assert max(row.error / row.limit for row in check.deviations) < LIMIT, str(check)
+
+
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """Verification on a device that does not exist fails instead of using the CPU."""
     model = load_model(DATA / CHECKPOINTS[0][0])

@@ -30,6 +30,7 @@ from .test_conv_layer import (  # noqa: F401
     test_radial_networks_of_types,
     test_sizes,
     two_layers,
+    with_edges,
 )
 
 # In float64, derivatives from tables have errors up to 1e-11; the limit is twice that.
@@ -89,6 +90,21 @@ def test_high_powers_of_the_cutoff(tmp_path: Path) -> None:
     compare(path, system(40, 90))
 
 
+@pytest.mark.parametrize("cutoff_on", ["basis", "weights"])
+def test_xplor_without_a_table(tmp_path: Path, cutoff_on: str) -> None:
+    cutoff = {"cutoff": {"kind": "xplor", "start": 1.7}, "cutoff_on": cutoff_on}
+    path = model_of_features("sender", "receiver", **cutoff).write(tmp_path)
+    compare(path, system(40, 90))
+
+
+def test_solid_harmonics_without_a_table_are_refused(tmp_path: Path) -> None:
+    path = with_edges(model_of_features("sender"), solid=True).write(tmp_path)
+    with pytest.raises(_core.EngineError, match=r"solid harmonics need a .* table .* device cpu"):
+        _core.Model(path, device="cuda").evaluate(
+            np.zeros((1, 3)), np.zeros(1, np.int32), cell=np.eye(3), periodic=[False] * 3
+        )
+
+
 def density_package(rng: Any) -> tuple[SmallPackage, dict[str, Any]]:
     """Return a package whose energies are sums of a radial network, and that network."""
     package = SmallPackage(["H", "O", "Fe"], R_MAX)
@@ -97,6 +113,12 @@ def density_package(rng: Any) -> tuple[SmallPackage, dict[str, Any]]:
     one = package.tensor([1.0])
     package.layer("energy", x="density", channel=3, scale=one, shift=one)
     return package, radial
+
+
+def test_density_with_a_break(tmp_path: Path, rng: Any) -> None:
+    package, radial = density_package(rng)
+    radial["cutoff"] = {"kind": "xplor", "start": 1.7}
+    compare(package.write(tmp_path / "density.mdcg"), system(40, 400, n_types=3))
 
 
 def test_nothing_near(tmp_path: Path, rng: Any) -> None:

@@ -18,7 +18,7 @@ from mdcg.package.cuda_kernels import cuda_passes
 
 from ..internals.internals import filling_from
 from .cuda_models import SHORT_EDGES, check_short_edges, compare_models, evaluate, open_both, passes
-from .test_conv_layer import R_MAX, Model, System, system, two_layers
+from .test_conv_layer import EDGES, R_MAX, Model, System, system, two_layers, with_edges
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
 
@@ -38,6 +38,16 @@ def test_channels_that_are_no_whole_warps(tmp_path: Path, dtype: str, by_pair: b
     """Results agree for numbers of channels that are no multiples of a warp."""
     path = two_layers(dtype=dtype, by_pair=by_pair, table=True).write(tmp_path)
     compare(path, system(14, 260), LIMIT[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("edges", EDGES)
+def test_xplor_and_solid_harmonics(
+    tmp_path: Path, edges: tuple[float | None, bool], dtype: str
+) -> None:
+    """Tables have a break where an XPLOR cutoff begins to fall, and powers of the length."""
+    model = with_edges(two_layers(dtype=dtype, by_pair=dtype == "float64", table=True), *edges)
+    compare(model.write(tmp_path), system(14, 260), LIMIT[dtype])
 
 
 def test_flipped_vectors(tmp_path: Path) -> None:

@@ -264,7 +264,12 @@ class _Run:
         r_max = radial["r_max"]
         r_max = e.pair(self.tensor(r_max))[:, None] if isinstance(r_max, str) else r_max
         of = radial["cutoff"]
-        cutoff = torch.ones_like(r) if of is None else polynomial_cutoff(r / r_max, of["p"])
+        if of is None:
+            cutoff = torch.ones_like(r)
+        elif of["kind"] == "xplor":
+            cutoff = xplor_cutoff(r, of["start"], r_max)
+        else:
+            cutoff = polynomial_cutoff(r / r_max, of["p"])
         normalized = radial["basis"].get("argument") == "normalized"
         t = r / r_max if normalized else self.transformed(radial["transform"], r)
         x = self.basis(radial["basis"], t)
@@ -318,8 +323,9 @@ class _Run:
         else:
             rows = self.tensor(layer["x_table"])[e.types[e.sender]]
             x = self.cut(rows, problem.irreps_in1)
+        unit = layer.get("harmonics") != "solid"
         harmonics = o3.spherical_harmonics(
-            list(range(len(problem.irreps_in2))), e.vec, True, "component"
+            list(range(len(problem.irreps_in2))), e.vec, unit, "component"
         )
         y = [harmonics[:, b.offset : b.offset + b.dim] for b in problem.irreps_in2]
         weights, factor = self.weights(layer["radial"])
@@ -495,3 +501,11 @@ def polynomial_cutoff(x: Tensor, p: float) -> Tensor:
         - p * (p + 1.0) / 2.0 * x ** (p + 2)
     )
     return torch.where(x < 1.0, value, torch.zeros_like(value))
+
+
+def xplor_cutoff(r: Tensor, start: float, r_max: Any) -> Tensor:
+    """Return the formula of HOOMD-blue's manual, in which SevenNet writes it."""
+    width = r_max**2 - start**2
+    value = (r_max**2 - r**2) ** 2 * (r_max**2 + 2 * r**2 - 3 * start**2) / width**3
+    value = torch.where(r < start, torch.ones_like(r), value)
+    return torch.where(r < r_max, value, torch.zeros_like(value))

@@ -195,6 +195,16 @@ def two_layers(**options: Any) -> Model:
     return model
 
 
+def with_edges(model: Model, start: float | None = None, solid: bool = False) -> Model:
+    """Give a model XPLOR cutoffs that begin to fall at `start`, or solid harmonics."""
+    for layer in model.package.manifest["layers"]:
+        if "radial" in layer and start is not None:
+            layer["radial"]["cutoff"] = {"kind": "xplor", "start": start}
+        if layer["type"] == "conv" and solid:
+            layer["harmonics"] = "solid"
+    return model
+
+
 def many_blocks(**options: Any) -> Model:
     """Return a model of repeated blocks, high degrees and channels that fill no whole vectors."""
     model = Model(**options)
@@ -421,9 +431,61 @@ def test_networks_with_kinks_have_no_table(activation: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(*found)
 
 
+def test_solid_harmonics_of_features(tmp_path: Path) -> None:
+    path = with_edges(model_of_features("sender", "receiver"), solid=True).write(tmp_path)
+    compare(path, system(40, 800), *TOLERANCE["float64"])
+
+
+#: Starts of XPLOR cutoffs, and whether harmonics are solid.
+EDGES = [(None, True), (1.7, False), (0.3, False), (1.7, True)]
+
+
+@covering(edges=EDGES, dtype=list(TOLERANCE), by_pair=[False, True], flip=[False, True])
+def test_xplor_and_solid_harmonics(
+    edges: tuple[float | None, bool], dtype: str, by_pair: bool, flip: bool, tmp_path: Path
+) -> None:
+    model = with_edges(two_layers(dtype=dtype, by_pair=by_pair, flip=flip), *edges)
+    compare(model.write(tmp_path), system(40, 900), *TOLERANCE[dtype])
+
+
+def test_solid_harmonics_with_a_cutoff_of_weights(tmp_path: Path) -> None:
+    model = two_layers()
+    for layer in model.package.manifest["layers"]:
+        if "radial" in layer:
+            layer["radial"]["cutoff_on"] = "weights"
+    path = with_edges(model, 1.1, True).write(tmp_path)
+    compare(path, system(20, 400), *TOLERANCE["float64"])
+
+
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize(("dtype", "limit"), [("float64", 1e-10), ("float32", 5e-6)])
+@pytest.mark.parametrize("by_pair", [False, True])
+def test_tables_with_a_break(
+    edges: tuple[float | None, bool], by_pair: bool, dtype: str, limit: float, tmp_path: Path
+) -> None:
+    """Tables exist in spite of the kink, and agree with the networks on both sides of it."""
+    s, kink = system(30, 600), edges[0] or 1.7
+    vectors = s.positions[s.receiver] - s.positions[s.sender] + s.shifts
+    lengths = np.linalg.norm(vectors, axis=1)
+    near = kink * (1 + np.array([-1e-3, -1e-9, 0.0, 1e-9, 1e-3]))
+    for n, length in enumerate(near):
+        s.shifts[n] += (length / lengths[n] - 1) * vectors[n]
+    want, found = (
+        _core.Model(
+            with_edges(two_layers(dtype=dtype, by_pair=by_pair, table=table), *edges).write(
+                tmp_path
+            ),
+            kernels="generic",
+        ).evaluate(s.positions, s.types, edges=s.edges)["forces"]
+        for table in (False, True)
+    )
+    assert 0 < np.abs(found - want).max() < limit * np.abs(want).max()
+
+
 @pytest.mark.parametrize("table", [False, True])
-def test_finite_differences(table: bool, tmp_path: Path) -> None:
-    path = two_layers(table=table, by_pair=True).write(tmp_path)
+@pytest.mark.parametrize("edges", [(None, False), *EDGES])
+def test_finite_differences(edges: tuple[float | None, bool], table: bool, tmp_path: Path) -> None:
+    path = with_edges(two_layers(table=table, by_pair=True), *edges).write(tmp_path)
     model = _core.Model(path, kernels="generic")
     s = system(12, 150, seed=3)
     forces = model.evaluate(s.positions, s.types, edges=s.edges)["forces"]

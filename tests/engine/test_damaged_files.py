@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from mdcg import _core
 from mdcg.package import Package
+from mdcg.problem import ConvProblem
 
 from ..processes import printed_by
 from ..signing import joined, signed, split
@@ -108,6 +110,11 @@ def _of(kind: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[st
     return lambda m: change(next(layer for layer in m["layers"] if layer["type"] == kind))
 
 
+def _xplor(start: float) -> Callable[[dict[str, Any]], Any]:
+    cutoff = {"kind": "xplor", "start": start}
+    return _of("conv", lambda layer: layer["radial"].update(cutoff=cutoff))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -125,6 +132,10 @@ def _of(kind: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[st
         (lambda m: m.update(descriptors=m["descriptors"] * 2), "descriptor"),
         (_of("conv", lambda x: x["radial"]["cutoff"].update(p=1.5)), "p is 1.5"),
         (_of("conv", lambda x: x["radial"]["cutoff"].update(p=201)), "p is 201"),
+        (_of("conv", lambda x: x["radial"]["cutoff"].update(kind="cos")), "polynomial or xplor"),
+        (_xplor(0.1), "start is 0.1, expected .* or more and less than the r_max"),
+        (_xplor(50.0), "start is 50, expected .* or more and less than the r_max"),
+        (_of("conv", lambda x: x.update(harmonics="round")), "'round', expected unit or solid"),
         (_of("conv", lambda x: x["radial"].update(table=3)), "table"),
         (_of("conv", lambda x: x["radial"].update(layers=x["radial"]["layers"] * 9)), "layers"),
         (
@@ -450,3 +461,31 @@ def test_a_pipe_is_no_package(tmp_path: Path) -> None:
         "Path(sys.argv[1]).rename(other)\nprint(is_package(other))"
     )
     assert isolated(code, path).count("is no file, expected a .mdcg package") == 2
+
+
+def test_solid_harmonics_and_xplor_that_have_no_meaning(tmp_path: Path) -> None:
+    p, rng, path = SmallPackage(["H"], 3.0), np.random.default_rng(0), tmp_path / "p.mdcg"
+    radial = {
+        "r_max": 3.0,
+        "basis": {"kind": "bessel", "weights": p.tensor(np.ones(2)), "prefactor": 1.0},
+        "cutoff": {"kind": "xplor", "start": 2.0},
+        "cutoff_on": "weights",
+        "layers": [{"weight": p.tensor(rng.normal(size=(2, 1))), "bias": p.tensor([1.0])}],
+    }
+    p.layer("edge_sum", out=p.value("sum", "1x0e"), radial=radial)
+    p.layer("energy", x="sum", channel=0, scale=p.tensor([1.0]), shift=p.tensor([0.0]))
+    p.write(path)
+    refused(path, "xplor on its weights, expected on its basis")
+    problem = ConvProblem.build("1x0e", "1x0e", "1x0e", [(0, 0, 0, "uvu", True)])
+    problem = replace(problem, layout="ir_mul", dtype="float64")
+    conv = {"problem": problem.to_json(), "x_table": p.tensor(np.ones((1, 1)))}
+    p.manifest["layers"][0] = {
+        "type": "conv",
+        "name": "conv",
+        "out": "sum",
+        "harmonics": "solid",
+        "radial": radial,
+        **conv,
+    }
+    p.write(path)
+    refused(path, "a bias in the last layer does not go with solid harmonics")

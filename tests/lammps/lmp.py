@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import util
@@ -40,7 +39,7 @@ def environment() -> dict[str, str]:
     # There may be more ranks than cores, so waiting ranks must not spin.
     env |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     env["LAMMPS_PLUGIN_PATH"] = str(build(find_lammps()).parent)
-    env["LD_LIBRARY_PATH"] = str(Path(sys.prefix) / "lib")
+    env["LD_LIBRARY_PATH"] = str(_prefix() / "lib")
     return env
 
 
@@ -51,8 +50,13 @@ def executable() -> Path:
     return Path(spec.origin).parent / "lmp"
 
 
+def _prefix() -> Path:
+    """Return the environment with LAMMPS and MPICH; 'both' has the packages of 'mace'."""
+    return executable().parents[4]
+
+
 def launcher(ranks: int) -> list[str]:
-    return [] if ranks == 1 else [str(Path(sys.prefix) / "bin" / "mpiexec"), "-n", str(ranks)]
+    return [] if ranks == 1 else [str(_prefix() / "bin" / "mpiexec"), "-n", str(ranks)]
 
 
 def water(n: int = 3, *, spacing: float = 3.1036, seed: int = 1) -> Atoms:

@@ -19,6 +19,12 @@ std::int64_t padded(std::int64_t items) {
     return ceil_div(items, align) * align;
 }
 
+double whole_power_of(double x, int n) {
+    double found = 1;
+    for (int i = 0; i < n; ++i) found *= x;
+    return found;
+}
+
 void read_basis(const Fields& fields, RadialSpec& spec) {
     BasisFunctions& f = spec.functions;
     const std::string kind = fields.text("kind");
@@ -62,6 +68,23 @@ void read_transform(const Fields& fields, RadialSpec& spec) {
     spec.r_0 = fields.values<double>("r_0", {n, n}, Content::constants);
     for (const double r : spec.r_0)
         if (!(r > 0)) fields.fail("r_0", number_text(r), "lengths over 0");
+}
+
+void read_cutoff(const Fields& fields, RadialSpec& spec) {
+    const std::string kind = fields.text("kind");
+    if (kind == "polynomial") {
+        spec.functions.cutoff_power = fields.number("p");
+        check_cutoff_power(fields, spec.functions.cutoff_power);
+    } else if (kind == "xplor") {
+        const double start = spec.functions.cutoff_start = fields.number("start");
+        for (const double r : spec.r_max)
+            if (!(start >= r * limits::MIN_XPLOR_START && start < r))
+                fields.fail("start", number_text(start),
+                            number_text(r * limits::MIN_XPLOR_START, 4) +
+                                " or more and less than the r_max of " + number_text(r));
+    } else {
+        fields.fail("kind", "'" + kind + "'", "polynomial or xplor");
+    }
 }
 
 void read_layer(const Fields& fields, std::int64_t in, std::int64_t out, RadialSpec::Layer& layer) {
@@ -121,7 +144,8 @@ int RadialSpec::outputs(const Fields& fields) {
     return static_cast<int>(width);
 }
 
-RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int outputs) {
+RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int outputs,
+                            const std::vector<int>& powers) {
     RadialSpec spec;
     spec.num_types = info.num_types();
     spec.table_bytes = info.layer_tables;
@@ -129,13 +153,7 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
     spec.r_max = read_cutoffs(fields, info);
     read_basis(fields.object("basis"), spec);
     if (fields.has("transform")) read_transform(fields.object("transform"), spec);
-    if (fields.has("cutoff")) {
-        const Fields cutoff = fields.object("cutoff");
-        if (cutoff.text("kind") != "polynomial")
-            cutoff.fail("kind", "'" + cutoff.text("kind") + "'", "polynomial");
-        spec.functions.cutoff_power = cutoff.number("p");
-        check_cutoff_power(cutoff, spec.functions.cutoff_power);
-    }
+    if (fields.has("cutoff")) read_cutoff(fields.object("cutoff"), spec);
     const std::string on = fields.text("cutoff_on", "basis");
     if (on != "basis" && on != "weights")
         fields.fail("cutoff_on", "'" + on + "'", "basis or weights");
@@ -171,6 +189,11 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
         else
             (sender ? spec.sender_value : spec.receiver_value) = name;
     }
+    if (!powers.empty()) {
+        if (!spec.layers.back().bias.empty())
+            layers.back().fail("a bias in the last layer does not go with solid harmonics");
+        spec.multiply_by_powers(powers);
+    }
     spec.exact = !fields.has("table");
     if (!spec.exact) {
         (void)fields.object("table");
@@ -179,6 +202,21 @@ RadialSpec RadialSpec::read(const Fields& fields, const ModelInfo& info, int out
                 "a table needs a network of length and types alone, this one sees features");
     }
     return spec;
+}
+
+void RadialSpec::multiply_by_powers(const std::vector<int>& of_outputs) {
+    powers = of_outputs;
+    std::sort(powers.begin(), powers.end());
+    powers.erase(std::unique(powers.begin(), powers.end()), powers.end());
+    Layer& last = layers.back();
+    const std::size_t in = size(last.in), out = size(last.out);
+    std::vector<double> rows(powers.size() * in * out, 0.0);
+    for (std::size_t o = 0; o < out; ++o) {
+        const auto found = std::lower_bound(powers.begin(), powers.end(), of_outputs[o]);
+        const auto first = static_cast<std::size_t>(found - powers.begin()) * in;
+        for (std::size_t k = 0; k < in; ++k) rows[(first + k) * out + o] = last.weight[k * out + o];
+    }
+    last.weight = std::move(rows);
 }
 
 bool RadialSpec::has_table() const {
@@ -277,7 +315,7 @@ Radial<T>::Radial(const RadialSpec& spec) : spec_(spec) {
     table(spec_.receiver_table, receiver_table_);
     units_ = spec_.units();
     last_in_ = spec_.layers.back().in;
-    constant_unit_ = units_ > last_in_;
+    constant_unit_ = !spec_.layers.back().bias.empty();
     hidden_stride_ = padded<T>(units_);
     widest_ = std::max(widest_, hidden_stride_);
 }
@@ -372,9 +410,33 @@ void Radial<T>::forward(const RadialEdges& edges, const RadialRows<T>& sender,
         std::copy_n(input + e * input_stride, last_in_, row);
         std::fill(row + last_in_, row + hidden_stride_, T(0));
         if (constant_unit_) row[last_in_] = T(1);
+        for (std::size_t i = spec_.powers.size(); i-- > 0;) {
+            const T power = static_cast<T>(whole_power_of(edges.length[e], spec_.powers[i]));
+            T* const to = row + std::int64_t(i) * last_in_;
+            for (int k = 0; k < last_in_; ++k) to[k] = power * row[k];
+        }
         if (!spec_.functions.cutoff_on_basis)
             kernels.scale(hidden_stride_, static_cast<T>(m.cutoff[e]), row, row);
     }
+}
+
+// Turns the gradients of units times powers of the length into those of the units `last`, in place.
+// Returns the gradient of the length through the powers.
+template <typename T>
+double Radial<T>::fold_powers(double length, const T* last, T* d) const {
+    double slope = 0;
+    for (std::size_t i = 0; i < spec_.powers.size(); ++i) {
+        const int power = spec_.powers[i];
+        const T factor = static_cast<T>(whole_power_of(length, power));
+        const T* const from = d + std::int64_t(i) * last_in_;
+        double along = 0;
+        for (int k = 0; k < last_in_; ++k) {
+            along += static_cast<double>(from[k]) * last[k];
+            d[k] = factor * from[k] + (i > 0 ? d[k] : T(0));
+        }
+        if (power > 0) slope += along * power * whole_power_of(length, power - 1);
+    }
+    return slope;
 }
 
 template <typename T>
@@ -398,6 +460,9 @@ void Radial<T>::backward(const RadialEdges& edges, const RadialRows<T>& sender,
             continue;
         }
         T factor = T(1);
+        if (!spec_.powers.empty())
+            d_length[e] += fold_powers(edges.length[e], last + e * last_stride, from) *
+                           (spec_.functions.cutoff_on_basis ? 1.0 : m.cutoff[e]);
         if (!spec_.functions.cutoff_on_basis) {
             T total = constant_unit_ ? from[last_in_] : T(0);
             for (int k = 0; k < last_in_; ++k) total += from[k] * last[e * last_stride + k];
@@ -459,11 +524,20 @@ void Radial<T>::derivative(const RadialEdges& edges, char* work, T* slopes) cons
         T* const row = slopes + e * hidden_stride_;
         std::fill_n(row, hidden_stride_, T(0));
         if (!(edges.length[e] < m.r_max[e])) continue;
-        std::copy_n(d + e * stride, last_in_, row);
-        if (spec_.functions.cutoff_on_basis) continue;
-        const T cutoff = static_cast<T>(m.cutoff[e]), slope = static_cast<T>(m.cutoff_slope[e]);
-        for (int k = 0; k < last_in_; ++k) row[k] = cutoff * row[k] + slope * last[e * stride + k];
-        if (constant_unit_) row[last_in_] = slope;
+        const T *const by_length = d + e * stride, *const value = last + e * stride;
+        const bool on_basis = spec_.functions.cutoff_on_basis;
+        const T cutoff = on_basis ? T(1) : static_cast<T>(m.cutoff[e]);
+        const T slope = on_basis ? T(0) : static_cast<T>(m.cutoff_slope[e]);
+        for (int k = 0; k < last_in_; ++k) row[k] = cutoff * by_length[k] + slope * value[k];
+        if (constant_unit_ && !on_basis) row[last_in_] = slope;
+        for (std::size_t i = spec_.powers.size(); i-- > 0;) {
+            const int n = spec_.powers[i];
+            const T power = static_cast<T>(whole_power_of(edges.length[e], n));
+            const T steep =
+                n == 0 ? T(0) : cutoff * static_cast<T>(n * whole_power_of(edges.length[e], n - 1));
+            T* const to = row + std::int64_t(i) * last_in_;
+            for (int k = 0; k < last_in_; ++k) to[k] = power * row[k] + steep * value[k];
+        }
     }
 }
 

@@ -10,7 +10,8 @@
 //                                                        exp(coefficient (t - center)^2)
 //            {"kind": "chebyshev", "order": n}           T_1(t) .. T_n(t)
 //            and "argument": "length" (t = r, or the transformed r) or "normalized" (t = r / r_max)
-//   "cutoff": null or {"kind": "polynomial", "p"};  "cutoff_on": "basis" | "weights"
+//   "cutoff": null or {"kind": "polynomial", "p"} or {"kind": "xplor", "start"};
+//   "cutoff_on": "basis" | "weights"
 //   "layers": [{"weight": [in, out], "bias": [out], "layer_norm": {"weight", "bias", "epsilon"},
 //               "activation", "factor"}, ...]; the last one has neither norm nor activation
 //   "sender", "receiver": tensor [T, hidden] or value, added before the first norm and activation
@@ -49,13 +50,18 @@ struct RadialSpec {
     std::vector<double> r_max;  // [1] or [T][T]
     std::vector<double> r_0;    // [T][T] or empty
     std::vector<Layer> layers;
+    // Powers of the length that multiply weights, ascending; empty: none does. The last layer then
+    // has [powers][in] rows, for its inputs times each power.
+    std::vector<int> powers;
     std::vector<double> sender_table, receiver_table;  // [T][hidden] or empty
     std::string sender_value, receiver_value;          // names of values, or empty
     bool exact = false;      // CPUs evaluate the network; tables of GPUs have the tightest limit
     double table_bytes = 0;  // limit for the tables of all pairs
 
-    // `outputs`: number of columns that the last layer must have.
-    static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs);
+    // `outputs`: number of columns that the last layer must have. `powers` [outputs]: each weight
+    // is multiplied by this power of the length; empty: none is.
+    static RadialSpec read(const Fields& fields, const ModelInfo& info, int outputs,
+                           const std::vector<int>& powers = {});
     // The number of columns that the last layer has.
     static int outputs(const Fields& fields);
 
@@ -75,12 +81,16 @@ struct RadialSpec {
     bool symmetric() const;
     // Whether, at the same length and receiver, weights depend on the type of the sender.
     bool depends_on_sender() const;
-    // The number of inputs of the last layer, with a constant 1 if it has a bias.
-    int units() const { return layers.back().in + (layers.back().bias.empty() ? 0 : 1); }
+    // The number of rows of the last layer, with a constant 1 if it has a bias.
+    int units() const {
+        const int copies = powers.empty() ? 1 : static_cast<int>(powers.size());
+        return layers.back().in * copies + (layers.back().bias.empty() ? 0 : 1);
+    }
     // The last layer with its bias as the last row, [units()][outputs].
     std::vector<double> last() const;
 
 private:
+    void multiply_by_powers(const std::vector<int>& of_outputs);
     std::size_t pair(int receiver, int sender) const {
         return static_cast<std::size_t>(receiver) * static_cast<std::size_t>(num_types) +
                static_cast<std::size_t>(sender);
@@ -159,6 +169,7 @@ private:
         std::size_t bytes;
     };
     Memory lay_out(std::int64_t capacity, char* work) const;
+    double fold_powers(double length, const T* last, T* d) const;
 
     RadialSpec spec_;
     std::vector<Layer> layers_;                      // all but the last

@@ -154,13 +154,20 @@ PackedMatrix<double> RadialFit::last_layer(int begin, int count) const {
     return PackedMatrix<double>(last_.data() + begin, units(), count, spec_.layers.back().out, 1);
 }
 
-double RadialFit::first(int receiver, int sender) const {
-    return kind_ == FitKind::kSpline ? SPLINE_BEGIN * std::sqrt(spec_.pair_r_max(receiver, sender))
-                                     : 0.0;
-}
-
-double RadialFit::span(int receiver, int sender) const {
-    return std::sqrt(spec_.pair_r_max(receiver, sender)) - first(receiver, sender);
+TableGrid RadialFit::grid(int receiver, int sender, int intervals) const {
+    const bool spline = kind_ == FitKind::kSpline;
+    const double end = std::sqrt(spec_.pair_r_max(receiver, sender));
+    const double first = spline ? SPLINE_BEGIN * end : 0.0, span = end - first;
+    if (spec_.functions.cutoff_start == 0)
+        return {first, span / intervals, intervals / span, intervals, intervals};
+    const double kink = std::sqrt(spec_.functions.cutoff_start), behind = end - kink;
+    // A whole number of intervals lies behind the kink, and as many as a spline needs at least.
+    const int fewest = spline ? std::max(1, 2 * places_between()) : 1;
+    const int after = std::max(fewest, static_cast<int>(std::ceil(intervals * behind / span)));
+    const double step = behind / after, before = std::ceil((kink - first) / step);
+    if (before > 2 * max_intervals_) return {};  // the kink is too close to the cutoff
+    const int intervals_before = static_cast<int>(before);
+    return {kink - before * step, step, after / behind, intervals_before + after, intervals_before};
 }
 
 double RadialFit::core(int receiver, int sender) const {
@@ -207,16 +214,24 @@ RadialFit::Units RadialFit::evaluate(const std::vector<double>& lengths, int rec
     return found;
 }
 
-std::vector<double> RadialFit::rows(int receiver, int sender, int intervals) const {
-    if (kind_ == FitKind::kSpline) return fit_spline(receiver, sender, intervals);
-    std::vector<int> all(size(intervals));
+std::vector<double> RadialFit::rows(int receiver, int sender, const TableGrid& grid) const {
+    if (kind_ == FitKind::kSpline) {
+        std::vector<double> found = fit_spline(receiver, sender, grid, 0, grid.kink);
+        if (grid.kink == grid.intervals) return found;
+        const std::vector<double> behind =
+            fit_spline(receiver, sender, grid, grid.kink, grid.intervals);
+        found.insert(found.end(), behind.begin(), behind.end());
+        return found;
+    }
+    std::vector<int> all(size(grid.intervals));
     std::iota(all.begin(), all.end(), 0);
-    return fit_polynomials(receiver, sender, intervals, all);
+    return fit_polynomials(receiver, sender, grid, all);
 }
 
-std::vector<double> RadialFit::fit_spline(int receiver, int sender, int intervals) const {
-    const double begin = first(receiver, sender), step = span(receiver, sender) / intervals;
-    const int more = (degree_ - 3) / 2;  // places between knots, at either end
+std::vector<double> RadialFit::fit_spline(int receiver, int sender, const TableGrid& grid,
+                                          int first, int last) const {
+    const double step = grid.step, begin = grid.first + step * first;
+    const int intervals = last - first, more = places_between();
     std::vector<double> places, lengths;
     for (int i = 0; i <= intervals; ++i) {
         places.push_back(i);
@@ -238,9 +253,9 @@ std::vector<double> RadialFit::fit_spline(int receiver, int sender, int interval
 
 // Least squares at Chebyshev nodes. The result is a Chebyshev series first, whose last items are
 // small, so that the highest powers become small, too.
-std::vector<double> RadialFit::fit_polynomials(int receiver, int sender, int intervals,
+std::vector<double> RadialFit::fit_polynomials(int receiver, int sender, const TableGrid& grid,
                                                const std::vector<int>& which) const {
-    const double begin = first(receiver, sender), step = span(receiver, sender) / intervals;
+    const double begin = grid.first, step = grid.step;
     const int count = degree_ + 1, width = units();
     const int nodes = count + count / 2;  // more than coefficients, to average rounding
     std::vector<double> lengths, projection(size(count * nodes));
@@ -318,8 +333,10 @@ void RadialFit::measure(int receiver, int sender, Sizes (&sizes)[2]) const {
         for (std::size_t k = 0; k < count; ++k) sizes[zone].own[1][k] += UNIT * most[zone][k];
 }
 
-double RadialFit::error(int receiver, int sender, int intervals, const Sizes (&sizes)[2]) const {
-    const double begin = first(receiver, sender), step = span(receiver, sender) / intervals;
+double RadialFit::error(int receiver, int sender, const TableGrid& grid,
+                        const Sizes (&sizes)[2]) const {
+    const double begin = grid.first, step = grid.step;
+    const int intervals = grid.intervals;
     const double checked_from = CHECKED_FROM * spec_.pair_r_max(receiver, sender);
     const int count = degree_ + 1, width = units(), plain = count - singles_;
     const bool spline = kind_ == FitKind::kSpline;
@@ -327,8 +344,8 @@ double RadialFit::error(int receiver, int sender, int intervals, const Sizes (&s
     std::vector<int> which;
     for (int k = 0; k < sampled; ++k)
         which.push_back(static_cast<int>(std::int64_t(k) * (intervals - 1) / (sampled - 1)));
-    const std::vector<double> rows = spline ? fit_spline(receiver, sender, intervals)
-                                            : fit_polynomials(receiver, sender, intervals, which);
+    const std::vector<double> rows = spline ? this->rows(receiver, sender, grid)
+                                            : fit_polynomials(receiver, sender, grid, which);
     std::vector<double> factors[2];
     for (std::vector<double>& each : factors) each.resize(size(NUM_PLACES * count));
     std::vector<double> lengths;
@@ -351,8 +368,9 @@ double RadialFit::error(int receiver, int sender, int intervals, const Sizes (&s
         for (int kind = 0; kind < (slopes ? 2 : 1); ++kind) {
             const int i = where[n] / NUM_PLACES, p = where[n] % NUM_PLACES;
             const double* const factor = &factors[kind][size(p * count)];
+            const int first_of_spline = i + (i >= grid.kink ? degree_ : 0);
             const double* const first_row =
-                rows.data() + (spline ? std::int64_t(i) : std::int64_t(i) * count) * width;
+                rows.data() + std::int64_t(spline ? first_of_spline : i * count) * width;
             std::fill(fitted.begin(), fitted.end(), 0.0);
             for (int k = count; k-- > 0;) {
                 const double* const row = first_row + std::int64_t(k) * width;
@@ -395,14 +413,16 @@ double RadialFit::error(int receiver, int sender, int intervals, const Sizes (&s
     return worst;
 }
 
-int RadialFit::intervals(int receiver, int sender) const {
+TableGrid RadialFit::choose(int receiver, int sender) const {
     Sizes sizes[2];
     measure(receiver, sender, sizes);
     for (int intervals = limit_.min_intervals;;) {
         poll_interrupt();
-        const double worst = error(receiver, sender, intervals, sizes);
-        if (worst <= 1) return intervals;
-        if (intervals == max_intervals_) return worst <= limit_.accepted ? intervals : 0;
+        const TableGrid grid = this->grid(receiver, sender, intervals);
+        if (grid.intervals == 0) return grid;
+        const double worst = error(receiver, sender, grid, sizes);
+        if (worst <= 1) return grid;
+        if (intervals == max_intervals_) return worst <= limit_.accepted ? grid : TableGrid{};
         // if there are many intervals, errors of derivatives fall as their number to the power of
         // the degree
         const double factor = std::pow(worst, 1.0 / degree_);

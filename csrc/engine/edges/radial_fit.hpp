@@ -3,6 +3,9 @@
 // of the length: B-splines for CPUs, independent polynomials in each interval for GPUs. The last
 // layer is linear, so that it turns the rows of a fit into rows of weights.
 //
+// Where the second derivative of the network jumps, at the start of an xplor cutoff, an interval
+// begins, and the splines on both sides are fitted apart.
+//
 // A fit has as few intervals as keep it within a limit, which is measured against the network at
 // points between the nodes of the fit.
 #pragma once
@@ -47,26 +50,32 @@ constexpr TableLimit kValueTolerance{1e-8, TableLimit::kNone, 1.2e-7, TableLimit
 // Splines reach from a 64th of the cutoff to the cutoff, polynomials from 0 to the cutoff.
 enum class FitKind { kSpline, kPolynomials };
 
+// Equal intervals in the square root of the length. The last one ends at the cutoff.
+struct TableGrid {
+    double first = 0;  // begin of the first interval, which may be below 0
+    double step = 1, inverse_step = 1;
+    int intervals = 0;  // 0: no number is within the limit
+    int kink = 0;       // interval that begins at the kink; `intervals`: there is none
+};
+
 class RadialFit {
 public:
     // `degree`: odd. `singles`: how many of the highest coefficients of polynomials are rounded to
     // float32.
     RadialFit(const RadialSpec& spec, FitKind kind, int degree, TableLimit limit, int singles = 0);
 
-    // The number of intervals that a pair of types needs; 0: no number is within the limit.
-    int intervals(int receiver, int sender) const;
-    // [rows(intervals)][units], in double. Row i + k of a spline is coefficient k of interval i.
-    // Row i * (degree + 1) + k of polynomials is the coefficient of z^k in interval i, where z goes
-    // from -1 to 1.
-    std::vector<double> rows(int receiver, int sender, int intervals) const;
-    int num_rows(int intervals) const {
-        return kind_ == FitKind::kSpline ? intervals + degree_ : intervals * (degree_ + 1);
+    // The coarsest grid that is within the limit for a pair of types.
+    TableGrid choose(int receiver, int sender) const;
+    // [num_rows(grid)][units], in double. Row i + k of a spline is coefficient k of interval i, and
+    // row i + degree + k from the kink on. Row i * (degree + 1) + k of polynomials is the
+    // coefficient of z^k in interval i, where z goes from -1 to 1.
+    std::vector<double> rows(int receiver, int sender, const TableGrid& grid) const;
+    int num_rows(const TableGrid& grid) const {
+        if (kind_ == FitKind::kPolynomials) return grid.intervals * (degree_ + 1);
+        return grid.intervals + degree_ * (grid.kink < grid.intervals ? 2 : 1);
     }
     int degree() const { return degree_; }
 
-    // In units of the square root of the length: begin of the first interval, extent of all.
-    double first(int receiver, int sender) const;
-    double span(int receiver, int sender) const;
     // Columns of the last layer for `count` outputs from `begin` on, [units][count], to multiply
     // rows with.
     PackedMatrix<double> last_layer(int begin, int count) const;
@@ -83,12 +92,18 @@ private:
         double largest[2] = {0, 0};
     };
     Units evaluate(const std::vector<double>& lengths, int receiver, int sender) const;
-    std::vector<double> fit_spline(int receiver, int sender, int intervals) const;
+    // A grid of at least so many intervals.
+    TableGrid grid(int receiver, int sender, int intervals) const;
+    // Places between knots at either end of a spline, where its values are needed.
+    int places_between() const { return (degree_ - 3) / 2; }
+    // The spline of the intervals from `begin` to `end`.
+    std::vector<double> fit_spline(int receiver, int sender, const TableGrid& grid, int begin,
+                                   int end) const;
     // Fits the intervals `which`, one after the other.
-    std::vector<double> fit_polynomials(int receiver, int sender, int intervals,
+    std::vector<double> fit_polynomials(int receiver, int sender, const TableGrid& grid,
                                         const std::vector<int>& which) const;
     // The largest ratio of an error to its limit.
-    double error(int receiver, int sender, int intervals, const Sizes (&sizes)[2]) const;
+    double error(int receiver, int sender, const TableGrid& grid, const Sizes (&sizes)[2]) const;
     void measure(int receiver, int sender, Sizes (&sizes)[2]) const;
     // Lengths below this are rare: errors may be ten times as large there.
     double core(int receiver, int sender) const;

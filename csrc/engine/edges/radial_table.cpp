@@ -102,7 +102,7 @@ bool RadialTable<T>::look_up(const RadialEdges& edges, std::int32_t* knot, T* ba
             if (!(edges.length[e] < pair.r_max)) continue;
             const int interval =
                 std::min(pair.intervals - 1, static_cast<int>(std::max(0.0, from_first)));
-            knot[e] = pair.first_row + interval;
+            knot[e] = pair.first_row + interval + (interval >= pair.kink ? TABLE_STEPS<T> : 0);
             place[i] = from_first - interval;
             within[i] = 1;
             by_length[i] = pair.inverse_step / (2 * root);

@@ -42,8 +42,7 @@ RadialTables::RadialTables(const RadialSpec& spec, RadialFit fit, TableContent c
             const auto [found, is_new] = known.emplace(key, narrow(tables_.size()));
             table_of_.push_back(found->second);
             if (!is_new) continue;
-            Table table{i, j, {}};
-            table.place.first = fit_.first(i, j);
+            Table table{i, j, {}, {}};
             table.place.r_max = spec.pair_r_max(i, j);
             tables_.push_back(table);
         }
@@ -64,9 +63,12 @@ std::vector<int> RadialTables::missing(const std::int32_t* types, const std::int
         wanted_[size(number)] = 1;
         TablePlace& place = table.place;
         if (place.intervals < 0) {
-            place.intervals = fit_.intervals(table.receiver, table.sender);
-            place.inverse_step = place.intervals / fit_.span(table.receiver, table.sender);
-            largest_ = std::max(largest_, row_bytes_ * fit_.num_rows(place.intervals));
+            const TableGrid& grid = table.grid = fit_.choose(table.receiver, table.sender);
+            place.intervals = grid.intervals;
+            place.kink = grid.kink;
+            place.first = grid.first;
+            place.inverse_step = grid.inverse_step;
+            largest_ = std::max(largest_, row_bytes_ * fit_.num_rows(grid));
         }
         available_ = available_ && place.intervals > 0;
         missing.push_back(number);
@@ -93,7 +95,7 @@ std::vector<int> RadialTables::missing(const std::int32_t* types, const std::int
 void RadialTables::write(int table, const Write& write) const {
     poll_interrupt();
     const Table& of = tables_[size(table)];
-    const std::vector<double> rows = fit_.rows(of.receiver, of.sender, of.place.intervals);
+    const std::vector<double> rows = fit_.rows(of.receiver, of.sender, of.grid);
     if (content_ == TableContent::kUnits) return write(0, fit_.units(), rows.data(), fit_.units());
     for (int start = 0; start < outputs_; start += COLUMNS) {
         const int count = std::min(COLUMNS, outputs_ - start);

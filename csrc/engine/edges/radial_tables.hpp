@@ -27,6 +27,7 @@ enum class TableContent { kWeights, kUnits };
 struct TablePlace {
     std::int32_t first_row = -1;  // -1: not built
     int intervals = -1;           // -1: not chosen; 0: no table is exact enough
+    int kink = 0;                 // interval from which on splines are others
     double first = 0, inverse_step = 0, r_max = 0;
 };
 
@@ -49,7 +50,7 @@ public:
     using Write = std::function<void(int column, int count, const double* rows, std::int64_t)>;
     void write(int table, const Write& write) const;
     int num_rows(int table) const {
-        return fit_.num_rows(tables_[static_cast<std::size_t>(table)].place.intervals);
+        return fit_.num_rows(tables_[static_cast<std::size_t>(table)].grid);
     }
     int intervals(int table) const {
         return tables_[static_cast<std::size_t>(table)].place.intervals;
@@ -67,6 +68,7 @@ public:
 private:
     struct Table {
         int receiver, sender;  // types that it is made for
+        TableGrid grid;
         TablePlace place;
     };
     bool all_built(const std::int32_t* types, std::int64_t nodes);

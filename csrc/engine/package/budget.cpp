@@ -71,9 +71,11 @@ private:
         if (!json.is_structured()) return;
         if (json.is_object() && json.contains("radial")) {
             const Json* problem = member(&json, "problem");
-            add_radial(json["radial"], problem != nullptr && problem->is_string()
-                                           ? parsed(problem->get<std::string>())
-                                           : Json());
+            add_radial(json["radial"],
+                       problem != nullptr && problem->is_string()
+                           ? parsed(problem->get<std::string>())
+                           : Json(),
+                       json.contains("harmonics"));
         }
         for (const auto& [key, each] : json.items())
             if (key != "problem") walk(each, radial || key == "radial");
@@ -104,7 +106,8 @@ private:
     }
 
     // Weights with the padding of every path, one table, and arrays for the edges of a block.
-    void add_radial(const Json& radial, const Json& problem) {
+    // `solid`: the last layer has rows for each degree of the harmonics.
+    void add_radial(const Json& radial, const Json& problem, bool solid) {
         const Json *layers = member(&radial, "layers"), *table = member(&radial, "table");
         if (layers == nullptr || !layers->is_array()) return;
         double outputs = 0, units = 0, widths = 0;
@@ -114,6 +117,11 @@ private:
             units = padded(static_cast<double>(weight->shape[0]) + 1);
             outputs = static_cast<double>(weight->shape[1]);
             widths += units;
+        }
+        const Json* irreps = member(&problem, "irreps_in2");
+        if (solid && irreps != nullptr && irreps->is_string()) {
+            const auto& text = irreps->get_ref<const std::string&>();
+            units *= static_cast<double>(1 + std::count(text.begin(), text.end(), '+'));
         }
         const Json* paths = member(&problem, "paths");
         // a path has at least one output

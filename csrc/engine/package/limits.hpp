@@ -31,8 +31,9 @@ constexpr int MAX_RADIAL_LAYERS = 16;
 constexpr int MAX_RADIAL_WIDTH = 1 << 20;  // outputs of a layer of a radial network
 constexpr int MAX_CHEBYSHEV_ORDER = 4096;
 constexpr double MIN_CUTOFF_POWER = 2, MAX_CUTOFF_POWER = 200;
-constexpr int MAX_SCREENING_TERMS = 16;  // terms of the repulsion of nuclei
-constexpr double MAX_WAVES = 1 << 28;    // of a cell, in a box around the sphere of waves
+constexpr double MIN_XPLOR_START = 1.0 / 16;  // in units of the cutoff; tables need intervals below
+constexpr int MAX_SCREENING_TERMS = 16;       // terms of the repulsion of nuclei
+constexpr double MAX_WAVES = 1 << 28;         // of a cell, in a box around the sphere of waves
 // Bytes that a model may take besides those that grow with the system: MEMORY_BASE, and
 // MEMORY_PER_BYTE for each byte of its file. Radial tables of pairs of types, which grow with the
 // types of a system, may take TABLE_MEMORY times as much.

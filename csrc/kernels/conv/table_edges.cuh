@@ -144,7 +144,7 @@ struct TableLookup {
 MDCG_INLINE TableLookup look_up(const EdgeArguments& p, const PrefetchedEdge& a, Long receiver) {
     const mdcg::TableEntry found = p.places[Long(p.types[receiver]) * p.n_types + a.sender_type];
     const double root = sqrt(a.length);
-    const double place = root * found.inverse_step;
+    const double place = root * found.inverse_step + found.offset;
     const bool within = place < found.intervals;  // the cutoff of its types; row 0 is zeros
     const int i = within ? int(place) : 0;
     return {within ? found.row + i : 0, within ? T(2 * (place - i) - 1) : T(0),

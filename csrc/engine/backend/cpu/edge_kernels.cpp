@@ -49,6 +49,8 @@ void basis(const BasisFunctions& f, const BasisInput& in, std::int64_t stride, T
         V cut = V{} + 1.0, cut_slope = V{};
         if (f.cutoff_power != 0)
             polynomial_cutoff(f.cutoff_power, whole, r * inverse, cut, cut_slope);
+        else if (f.cutoff_start != 0)
+            xplor_cutoff(f.cutoff_start * inverse, r * inverse, cut, cut_slope);
         cut = r * inverse < 1.0 ? cut : V{};
         cut_slope = r * inverse < 1.0 ? cut_slope * inverse : V{};
         store(cutoff + e, cut);

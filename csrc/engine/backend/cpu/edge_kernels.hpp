@@ -17,7 +17,8 @@ struct BasisFunctions {
     bool normalized = false;         // argument is r / r_max instead of r
     TransformKind transform = TransformKind::none;
     double a = 0, p = 0, q = 0;  // agnesi; soft: a = alpha
-    double cutoff_power = 0;     // 0: no cutoff function
+    double cutoff_power = 0;     // polynomial cutoff; 0: none
+    double cutoff_start = 0;     // xplor cutoff, Å: where it begins to fall; 0: none
     bool cutoff_on_basis = true;
 };
 

@@ -112,7 +112,8 @@ void PolynomialTable<T>::upload_places(const DeviceStream& stream) {
         for (int j = 0; j < num_types_; ++j) {
             const TablePlace& place = tables_.place(i, j);
             const int intervals = place.first_row >= 0 ? place.intervals : 0;
-            entries.push_back({place.inverse_step, place.first_row, intervals});
+            const double offset = 0.0 - place.first * place.inverse_step;
+            entries.push_back({place.inverse_step, offset, place.first_row, intervals});
         }
     places_.upload(entries, stream);
 }

@@ -14,10 +14,9 @@
 namespace mdcg {
 
 // A polynomial of an odd degree for each interval of the square root of the length. Its argument z
-// in
-// [-1, 1] is the position in the interval, from the middle (see RadialFit). Intervals begin at
-// length 0. A row has `width` columns, each of table_items<T>(degree) items. Item n = 2 k + i of
-// column c is at
+// in [-1, 1] is the position in the interval, from the middle (see RadialFit). The first interval
+// holds length 0. A row has `width` columns, each of table_items<T>(degree) items. Item n = 2 k + i
+// of column c is at
 //     data()[((row * half + k) * width + c) * 2 + i],  half = table_items<T>(degree) / 2,
 // and is the coefficient of z^n. In double precision the last two items hold two floats each, the
 // lower power first. The derivative by the length is the derivative by z times inverse_step /

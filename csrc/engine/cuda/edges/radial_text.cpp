@@ -30,6 +30,10 @@ int tile_bytes(std::int64_t widest, int edges) {
 
 template <typename T>
 RadialText<T>::RadialText(const RadialSpec& spec) {
+    if (!spec.powers.empty())
+        throw EngineError(ErrorKind::unsupported,
+                          "solid harmonics need a radial network that a table can serve in the "
+                          "CUDA engine: use device cpu");
     const BasisFunctions& functions = spec.functions;
     const std::size_t depth = spec.layers.size() - 1;
     const std::int64_t last = spec.layers.back().in, units = spec.units();
@@ -120,7 +124,7 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     define("BASIS_KIND", static_cast<int>(functions.kind));
     define("TRANSFORM", static_cast<int>(functions.transform));
     define("NORMALIZED", functions.normalized);
-    define("CUTOFF", functions.cutoff_power != 0);
+    define("CUTOFF", functions.cutoff_start != 0 ? 2 : functions.cutoff_power != 0);
     define("CUTOFF_WHOLE", whole_power(functions.cutoff_power));
     define("CUTOFF_ON_BASIS", functions.cutoff_on_basis);
     define("TYPED_R_MAX", spec.r_max.size() > 1);

@@ -14,7 +14,7 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
     const int outputs = RadialSpec::outputs(from);
     description = ConvDescription::read(fields, outputs, align);
     expect_same_dtype(fields.object_in_text("problem"));
-    radial = RadialSpec::read(from, given.info, outputs);
+    radial = RadialSpec::read(from, given.info, outputs, powers_of_length());
     radial.check_finite(from);
     units = radial.units();
     hidden_stride = (units + align - 1) / align * align;
@@ -41,6 +41,19 @@ ConvSpec::ConvSpec(const LayerEntry& given) : OpSpec(given) {
             from.fail(&operand == &sender ? "sender" : "receiver", "a value of other irreps",
                       std::to_string(width) + "x0e, as many as the first layer has outputs");
     }
+}
+
+// Of each weight the power of the length that solid harmonics have and those of unit vectors lack;
+// empty: harmonics are those of unit vectors.
+std::vector<int> ConvSpec::powers_of_length() const {
+    const std::string kind = fields.text("harmonics", "unit");
+    if (kind != "unit" && kind != "solid")
+        fields.fail("harmonics", "'" + kind + "'", "unit or solid");
+    std::vector<int> powers;
+    if (kind == "unit") return powers;
+    for (const GenericPath& path : description.paths)
+        powers.insert(powers.end(), size(path.mul), (path.harmonic_dim - 1) / 2);
+    return powers;
 }
 
 // The operand that a field names, or `absent`: a tensor is a table by type, not an operand.

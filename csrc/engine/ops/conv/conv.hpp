@@ -42,6 +42,7 @@ struct ConvSpec : OpSpec {
 
 private:
     const Operand& end(const char* key);
+    std::vector<int> powers_of_length() const;
     const Tensor* x_table_ = nullptr;
 };
 

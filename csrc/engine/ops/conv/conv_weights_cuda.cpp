@@ -206,7 +206,7 @@ private:
         a.a = functions.a;
         a.p = functions.p;
         a.q = functions.q;
-        a.power = functions.cutoff_power;
+        a.cutoff = functions.cutoff_start != 0 ? functions.cutoff_start : functions.cutoff_power;
         a.weights = network_.data();
         if (spec_.sender.present()) a.sender_rows = worker.value(spec_.sender);
         if (spec_.receiver.present()) a.receiver_rows = worker.value(spec_.receiver);

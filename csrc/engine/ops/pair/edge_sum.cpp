@@ -35,6 +35,8 @@ struct EdgeSumSpec : OpSpec {
         radial = RadialSpec::read(from, given.info, out.rows.blocks[0].mul);
         if (!radial.sender_value.empty() || !radial.receiver_value.empty())
             from.fail("edge_sum sees features of nodes, expected tables by type");
+        if (!radial.functions.cutoff_on_basis && radial.functions.cutoff_start != 0)
+            from.fail("the cutoff of an edge_sum is xplor on its weights, expected on its basis");
         inner = radial;
         inner.functions.cutoff_on_basis = true;
         if (!radial.functions.cutoff_on_basis) inner.functions.cutoff_power = 0;
