@@ -144,7 +144,7 @@ def add_force(
     if periodic is None:
         periodic = topology.getPeriodicBoxVectors() is not None
     backend = calculator._backend
-    known = [key for name in backend.input_names for key in keys_of_input(name)]
+    known = [key for name in getattr(backend, "input_names", ()) for key in keys_of_input(name)]
     if unread := sorted(set(inputs or {}) - set(known)):
         raise ValueError(
             f"inputs has {', '.join(unread)}, which {os.fspath(package)} does not read, expected "

@@ -114,7 +114,7 @@ class _Converter:
             used += table.shape[1]
             found.append(replace(each, rows=rows))
             if each.default is not None:
-                row = np.append(row, table[int(each.default) - each.lowest])
+                row = np.append(row, table[int(each.default) - (each.lowest or 0)])
         self.builder.inputs = InputNetwork(tuple(found), units)
         if not self.builder.inputs.has_defaults:
             row = np.zeros(units)
