@@ -225,12 +225,24 @@ def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> F
     return numbers
 
 
+#: Key of an electric field in ``atoms.info``, as MACE reads it.
+EXTERNAL_FIELD = "external_field"
+
+
 def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
-    """Raise ``InputError`` if a structure states another value than a package was made for.
+    """Raise ``InputError`` if a structure states what a package cannot take.
+
+    That is another value than the package was made for, and an external field.
 
     `fixed` are the values that the conversion fixed. `stated` is ``atoms.info`` or a similar
     mapping, with a number, or a number for each of several structures; None states nothing.
     """
+    field = stated.get(EXTERNAL_FIELD)
+    if field is not None and not _agree(field.tolist() if hasattr(field, "tolist") else field, 0):
+        raise InputError(
+            f"{EXTERNAL_FIELD} of the structure is {field!r}, and packages take no external field: "
+            f"evaluate the checkpoint itself, or remove it"
+        )
     for name, value in fixed.items():
         for key in keys_of_input(name):
             found: Any = stated.get(key)

@@ -31,6 +31,7 @@ from ..package.file import is_package
 from ..problem.text import dtype_of
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
+    EXTERNAL_FIELD,
     Evaluation,
     Options,
     check_fixed_inputs,
@@ -308,6 +309,7 @@ class PackageBackend:
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what structures state of the packages' inputs, and charges of dipoles."""
         keys = [key for name in self.input_names for key in keys_of_input(name)]
+        keys.append(EXTERNAL_FIELD)
         found = {key: atoms.info[key] for key in keys if key in atoms.info}
         charges = atoms.arrays.get("Qs")
         return found | ({"Qs": charges} if self.has_dipoles and charges is not None else {})

@@ -172,11 +172,11 @@ def require_package(path: Path) -> None:
     from ..package.file import is_package
 
     if not path.exists():
-        raise UsageError(f"{path} does not exist: convert one, mdcg-patch IN -o OUT.mdcg")
+        raise UsageError(f"{path} does not exist: convert one, mdcg convert IN -o OUT.mdcg")
     require_file(path)
     if not is_package(path):
         raise UsageError(
-            f"{path} is not a package: convert a checkpoint first, mdcg-patch {path} -o OUT.mdcg"
+            f"{path} is not a package: convert a checkpoint first, mdcg convert {path} -o OUT.mdcg"
         )
 
 

@@ -324,7 +324,7 @@ def _work(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if not options.info:
             raise UsageError(
                 f"{options.input} is a package already: give the checkpoint it was made from, or "
-                "ask for --info"
+                f"ask what is in it, mdcg info {options.input}"
             )
         return describe_package(options.input)
     level = logging.WARNING if options.quiet else logging.INFO

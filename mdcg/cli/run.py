@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from contextlib import suppress
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +77,7 @@ def add_parser(commands: Any) -> None:
     add("--fmax", type=positive, metavar="F",
         help="largest force of a relaxed structure in eV/Å (default 0.05)")  # fmt: skip
     add("--cell", action="store_true", default=None, help="relax the cell, too")
-    add("--seed", type=int, default=0, metavar="N", help="of velocities and nvt (default 0)")
+    add("--seed", type=_whole, default=0, metavar="N", help="of velocities and nvt (default 0)")
     model = parser.add_argument_group("model")
     model.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
     model.add_argument("--skin", type=_number, metavar="Å", help="of neighbour lists (default 1)")
@@ -95,10 +97,17 @@ def add_parser(commands: Any) -> None:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    with suppress(ValueError):
+        if isfinite(float(text)):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+
+
+def _whole(text: str) -> int:
+    with suppress(ValueError):
+        if int(text) >= 0:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from .._version import __version__
 from ..errors import MissingDependencyError, printable
 from ._common import RunError, UsageError, progress_bar, stop_after_step
 
+_HOTTEST = 1e5  # K; a structure that is hotter has fallen apart
 _THERMOSTAT_FS, _BAROSTAT_FS = 100.0, 1000.0  # relaxation times
 _LABELS = {
     "time_ps": "time (ps)",
@@ -252,16 +253,28 @@ def _summary(
     row = record.rows[-1]
     if options.relax:
         what = f"largest force {row['fmax_eV/A']:.3g} eV/Å, energy {row['potential_eV']:.6f} eV"
+        if options.cell:
+            what += f", pressure {row['pressure_bar']:.0f} bar"
         if not converged:
             raise RunError(
                 f"{options.structure} is not relaxed after {record.step} steps ({what}): {held} "
                 "hold them; continue from the last frame, or give more --steps"
             )
         return f"relaxed in {record.step} steps: {what}; wrote {held}"
-    change = 1e3 * (row["total_eV"] - record.rows[0]["total_eV"]) / len(record._atoms)
+    hottest = max(record.column("temperature_K"))
+    if not hottest < _HOTTEST:
+        raise RunError(
+            f"{options.structure} fell apart: its temperature reached {hottest:.3g} K; {held} hold "
+            "the steps; a shorter --timestep or --relax beforehand may help"
+        )
+    found = f"mean temperature {np.mean(record.column('temperature_K')):.0f} K"
+    if options.md == "nve":
+        change = 1e3 * (row["total_eV"] - record.rows[0]["total_eV"]) / len(record._atoms)
+        found += f", total energy changed by {change:.2g} meV per atom"
+    if options.md == "npt":
+        found += f", mean pressure {np.mean(record.column('pressure_bar')):.0f} bar"
+        found += f", mean volume {np.mean(record.column('volume_A3')):.6g} Å³"
     return (
         f"{record.step} steps of {options.timestep:g} fs in {seconds:.1f} s "
-        f"({1e3 * seconds / record.step:.3g} ms each): mean temperature "
-        f"{np.mean(record.column('temperature_K')):.0f} K, total energy changed by "
-        f"{change:.2g} meV per atom; wrote {held}"
+        f"({1e3 * seconds / record.step:.3g} ms each): {found}; wrote {held}"
     )

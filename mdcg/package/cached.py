@@ -7,12 +7,13 @@ import json
 import logging
 import re
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
-from ..errors import OutputError, VerificationError
+from ..errors import OutputError, VerificationError, installed_version
 from ..runtime.cache import models_dir, warn_once, why_not_kept
 from .convert import ConversionOptions, convert_model, load_with_digest
-from .file import FORMAT, SUFFIX, file_sha256, staged
+from .file import SUFFIX, file_sha256, staged
 
 _log = logging.getLogger("mdcg")
 
@@ -31,8 +32,9 @@ def cached_package(
 ) -> Path:
     """Return the package of a checkpoint, which is converted and compared with it only once.
 
-    Packages lie in the cache of kernels, one for each content of a checkpoint and each set of
-    options. The name, by default that of the file, is the start of the package's name.
+    Packages lie in the cache of kernels, one for each content of a checkpoint, each set of options,
+    and each version of the converter and of the libraries that it reads checkpoints with. The name,
+    by default that of the file, is the start of the package's name.
     """
     options, name = options or ConversionOptions(), name or checkpoint.name
     if reason := why_not_kept():  # also where others could write the packages
@@ -57,9 +59,21 @@ def named_package(name: str, options: ConversionOptions | None = None) -> Path:
 
 
 def _place(name: str, digest: str, options: ConversionOptions) -> Path:
-    key = json.dumps([digest, asdict(options), FORMAT], sort_keys=True)
+    key = json.dumps([digest, asdict(options), _converter()], sort_keys=True)
     stem = re.sub(r"\W+", "-", name).strip("-")[:100]
     return models_dir() / f"{stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}{SUFFIX}"
+
+
+@cache
+def _converter() -> dict[str, str | None]:
+    """Return what a package depends on beside checkpoint and options."""
+    room = Path(__file__).parents[1]
+    text = hashlib.sha256()
+    for folder in ("package", "patch", "problem"):
+        for file in sorted((room / folder).glob("*.py")):
+            text.update(file.read_bytes())
+    libraries = ("mace-torch", "nequip", "sevenn", "e3nn", "les", "nequip-les", "graph-longrange")
+    return {"mdcg": text.hexdigest(), **{name: installed_version(name) for name in libraries}}
 
 
 def _convert(checkpoint: Path, options: ConversionOptions, name: str) -> Path:

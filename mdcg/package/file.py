@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from .. import _core
 from ..errors import MdcgError, OutputError, PackageError
 
-#: Version of the manifest that is written, and of one with inputs that older versions of mdcg would
-#: not ask for: an input without a default, or with one that is no whole number.
+#: Versions of the manifest. The later one is written where readers of format 3 would evaluate
+#: another model in silence: with an input that has no default, or one that is no whole number, and
+#: with harmonics of vectors that are not normalised.
 FORMAT = 3
-FORMAT_OF_INPUTS = 4
+LATER_FORMAT = 4
 
 SUFFIX = ".mdcg"
 KEY = "mdcg"
@@ -203,10 +204,12 @@ class Package:
 
     def __init__(self, manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
         fixed = [each.get("default") for each in manifest.get("inputs") or ()]
-        plain = all(isinstance(value, int) for value in fixed)
+        plain = all(isinstance(value, int) for value in fixed) and not any(
+            "harmonics" in layer for layer in manifest.get("layers") or ()
+        )
         self.manifest: dict[str, Any] = {
             **manifest,
-            "format": FORMAT if plain else FORMAT_OF_INPUTS,
+            "format": FORMAT if plain else LATER_FORMAT,
         }
         self.tensors: dict[str, NDArray[Any]] = dict(tensors)
 

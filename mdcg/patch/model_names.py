@@ -102,11 +102,13 @@ def _find(text: str) -> NamedModel:
     if wanted in known:
         return known[wanted]
     near = [each for each in known if each.startswith(f"{wanted}-")]
-    near += get_close_matches(wanted, known, n=12, cutoff=0.0)
+    near += get_close_matches(wanted, known, n=12, cutoff=0.6)
     nearest: dict[str, str] = {}
     for each in near:
         nearest.setdefault(known[each].name, each)
     listing = f"the nearest names are {', '.join([*nearest.values()][:5])}"
+    if not nearest:
+        listing = f"known names are, among others, {', '.join([*known][:5])}"
     if not known:
         listing = "names of MACE and SevenNet need their packages, which are not installed"
     raise CheckpointError(

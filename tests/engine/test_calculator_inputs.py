@@ -139,6 +139,18 @@ def test_unusable_values(info: dict[str, Any], message: str, tmp_path: Path) -> 
     assert "that reads charge and spin and field, " in repr(calc)
 
 
+def test_external_field(calc: MDCGCalculator) -> None:
+    """A field that no package takes is an error, also behind a result without it."""
+    atoms = charged(external_field=[0.0, 0.0, 0.0])
+    atoms.calc = calc
+    atoms.get_potential_energy()
+    atoms.info["external_field"] = np.array([0.0, 0.0, 0.5])
+    with pytest.raises(InputError, match=r"external_field of the structure is .* take no external"):
+        atoms.get_potential_energy()
+    with pytest.raises(InputError, match="take no external field"):
+        calc.batch([atoms])
+
+
 def test_committees_with_different_defaults(tmp_path: Path) -> None:
     paths = [tmp_path / "0.mdcg", tmp_path / "1.mdcg"]
     save(paths[0])

@@ -274,7 +274,7 @@ def test_missing_files(command: list[str], tmp_path: Path, capsys: Any) -> None:
 )
 def test_checkpoints_in_the_place_of_packages(command: list[str], water: Path, capsys: Any) -> None:
     assert main([str(water) if word == "FILE" else word for word in command]) == 2
-    said = f"{water} is not a package: convert a checkpoint first, mdcg-patch {water} -o OUT.mdcg"
+    said = f"{water} is not a package: convert a checkpoint first, mdcg convert {water} -o OUT.mdcg"
     assert said in capsys.readouterr().err
 
 

@@ -219,7 +219,9 @@ def test_refusals(arguments: list[str], message: str, folder: Path, capsys: Any)
         (["--md", "nvt", "--pressure", "1"], "--pressure is for --md npt and for --relax --cell"),
         (["--md", "nvt", "--steps", "0"], "'0' is not a positive whole number"),
         (["--md", "nvt", "--temperature", "-3"], "'-3' is not a positive number"),
-        (["--md", "npt", "--pressure", "much"], "'much' is not a number"),
+        (["--md", "npt", "--pressure", "much"], "'much' is not a finite number"),
+        (["--md", "npt", "--pressure", "nan"], "'nan' is not a finite number"),
+        (["--md", "nve", "--seed", "-1"], "'-1' is not a whole number from 0 on"),
     ],
 )
 def test_usage(arguments: list[str], message: str, folder: Path, capsys: Any) -> None:
@@ -274,6 +276,15 @@ def test_a_structure_that_falls_apart(
     log = capsys.readouterr().err
     assert "no energy for h2o.xyz (nan): h2o.traj, h2o.log, h2o.png hold the steps until" in log
     assert len(read("h2o.traj", ":")) == len(np.loadtxt("h2o.log")) == 2
+    assert names(folder) == {"h2o.traj", "h2o.log", "h2o.png"}
+
+
+def test_a_structure_that_explodes(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "_HOTTEST", 1.0)
+    assert run(PACKAGE, "h2o.xyz", "--md", "nve", "--steps", "5") == 1
+    assert "h2o.xyz fell apart: its temperature reached" in capsys.readouterr().err
     assert names(folder) == {"h2o.traj", "h2o.log", "h2o.png"}
 
 

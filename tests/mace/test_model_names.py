@@ -17,7 +17,9 @@ import mdcg
 from mdcg import MDCGCalculator
 from mdcg.cli.main import main
 from mdcg.cli.patch import main as mdcg_patch
+from mdcg.package import cached
 from mdcg.package.cached import is_name
+from mdcg.package.convert import ConversionOptions
 from mdcg.patch import model_names
 from mdcg.patch._frameworks import import_mace
 from mdcg.runtime.cache import cached_models
@@ -25,6 +27,17 @@ from mdcg.runtime.cache import cached_models
 from ..outputs import DATA
 
 WATER = DATA / "mace_water_e3nn044.model"
+
+
+def test_packages_of_other_libraries_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package is made again when a library that checkpoints are read with has changed."""
+    found = []
+    for version in ("1", "1", "2"):
+        monkeypatch.setattr(cached, "installed_version", lambda name, v=version: v)
+        cached._converter.cache_clear()
+        found.append(cached._place("w", 64 * "0", ConversionOptions()))
+    cached._converter.cache_clear()
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.fixture
