@@ -16,7 +16,8 @@ from ase.outputs import Properties, all_outputs
 from ase.units import Bohr
 
 from ..package import ConversionOptions
-from ..package.cached import is_name, named_package
+from ..package.cached import named_package
+from ..runtime.cache import is_name
 from .engine_report import EngineReport
 from .evaluation import (
     Evaluation,

@@ -214,7 +214,8 @@ class MaceModel(LoadedModel):
             per_atom, width = per not in ("graph",), 1 if kind == "categorical" else width
             spec = specs[name]
             count = int(spec["num_classes"]) if kind == "categorical" else None
-            number = system_input(_NEUTRAL, name, -int(spec.get("offset", 0)), count)
+            lowest = None if count is None else -int(spec.get("offset", 0))
+            number = system_input(_NEUTRAL, name, lowest, count)
             inputs[name] = _Input(per_atom, width, number if width == 1 and not per_atom else None)
         if self.info.model_class in _ATOMIC_CLASSES:
             return inputs

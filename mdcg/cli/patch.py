@@ -298,7 +298,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    from ..package.cached import is_name
+    from ..runtime.cache import is_name
 
     options.is_name = is_name(str(options.input))
     if not options.is_name:

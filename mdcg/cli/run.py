@@ -219,8 +219,9 @@ def _attach(atoms: Atoms, options: argparse.Namespace) -> None:
 def _package(options: argparse.Namespace) -> Path:
     """Return the package of the model; a checkpoint's is made once."""
     from ..package import ConversionOptions
-    from ..package.cached import cached_package, is_name, named_package
+    from ..package.cached import cached_package, named_package
     from ..package.file import is_package
+    from ..runtime.cache import is_name
 
     path, named = Path(options.model), is_name(options.model)
     if is_package(path):

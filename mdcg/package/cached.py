@@ -18,15 +18,6 @@ from .file import SUFFIX, file_sha256, staged
 _log = logging.getLogger("mdcg")
 
 
-# A name of MACE or SevenNet, or of nequip.net; the names of files have a suffix, or a folder.
-_NAME = re.compile(r"[\w-]{1,99}|(nequip\.net:)?[\w-]+/[\w-]+:[\w.-]+")
-
-
-def is_name(model: object) -> bool:
-    """Return whether a model is given by the name of a published one, and not by its file."""
-    return isinstance(model, str) and bool(_NAME.fullmatch(model)) and not Path(model).exists()
-
-
 def cached_package(
     checkpoint: Path, options: ConversionOptions | None = None, name: str | None = None
 ) -> Path:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -19,6 +20,15 @@ _log = logging.getLogger("mdcg")
 _core.set_notice(lambda sentence: _log.warning("%s", sentence))
 _logged: set[str] = set()
 _logged_lock = threading.Lock()
+
+
+# A name of MACE or SevenNet, or of nequip.net; the names of files have a suffix, or a folder.
+_NAME = re.compile(r"[\w-]{1,99}|(nequip\.net:)?[\w-]+/[\w-]+:[\w.-]+")
+
+
+def is_name(model: object) -> bool:
+    """Return whether a model is given by the name of a published one, and not by its file."""
+    return isinstance(model, str) and bool(_NAME.fullmatch(model)) and not Path(model).exists()
 
 
 def cache_dir() -> Path:

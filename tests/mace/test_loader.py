@@ -330,7 +330,7 @@ REFUSALS = {
     "lightning": "Lightning checkpoint of another package",
     "torch package": "without a NequIP model",
     "aoti": "AOTInductor",
-    "evil": "without a MACE or NequIP model",
+    "evil": "without a MACE, NequIP or SevenNet model",
 }
 
 

@@ -18,11 +18,10 @@ from mdcg import MDCGCalculator
 from mdcg.cli.main import main
 from mdcg.cli.patch import main as mdcg_patch
 from mdcg.package import cached
-from mdcg.package.cached import is_name
 from mdcg.package.convert import ConversionOptions
 from mdcg.patch import model_names
 from mdcg.patch._frameworks import import_mace
-from mdcg.runtime.cache import cached_models
+from mdcg.runtime.cache import cached_models, is_name
 
 from ..outputs import DATA
 

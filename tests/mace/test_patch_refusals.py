@@ -147,7 +147,7 @@ def test_nothing_to_patch_is_an_error_even_in_part(model: torch.nn.Module) -> No
 
 
 def test_not_a_mace_model() -> None:
-    with pytest.raises(UnsupportedProblemError, match="expected a MACE or NequIP model"):
+    with pytest.raises(UnsupportedProblemError, match="expected a model of one of these"):
         patch_model(torch.nn.Linear(2, 2))
     calculator = type("MACECalculator", (), {"models": []})()
     with pytest.raises(TypeError, match=r"calculator\.models\[0\]"):

@@ -100,7 +100,8 @@ private:
             matrices = rows * columns > 0 ? count / (rows * columns) : 1;
             items = matrices * (rows * padded(columns) + columns * padded(rows)) / 2;
             // a row per type, in which each block is padded
-            if (n == 2 && tensor.shape[0] == types_) items = std::max(items, 16 * count);
+            if (n == 2 && static_cast<double>(tensor.shape[0]) == types_)
+                items = std::max(items, 16 * count);
         }
         bytes += MATRIX_BYTES * matrices + (radial ? RADIAL_COPIES * 8 : COPIES * item_) * items;
     }

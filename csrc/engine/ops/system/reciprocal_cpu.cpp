@@ -412,8 +412,8 @@ private:
     const PointPairs pairs_;
 };
 
-const RegisterOp<ReciprocalFieldSpec, CpuReciprocalField> field{"reciprocal_field"};
-const RegisterOp<ReciprocalEnergySpec, CpuReciprocalEnergy> energy{"reciprocal_energy"};
+const RegisterOp<ReciprocalFieldSpec, CpuReciprocalField> field_on_cpus{"reciprocal_field"};
+const RegisterOp<ReciprocalEnergySpec, CpuReciprocalEnergy> energy_on_cpus{"reciprocal_energy"};
 
 }  // namespace
 

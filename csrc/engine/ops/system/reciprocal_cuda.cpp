@@ -553,8 +553,8 @@ private:
     DeviceArray<double> owns_;  // [2][2] in a cell, in open systems
 };
 
-const RegisterOp<ReciprocalFieldSpec, CudaReciprocalField> field{"reciprocal_field"};
-const RegisterOp<ReciprocalEnergySpec, CudaReciprocalEnergy> energy{"reciprocal_energy"};
+const RegisterOp<ReciprocalFieldSpec, CudaReciprocalField> field_on_devices{"reciprocal_field"};
+const RegisterOp<ReciprocalEnergySpec, CudaReciprocalEnergy> energy_on_devices{"reciprocal_energy"};
 
 }  // namespace
 
