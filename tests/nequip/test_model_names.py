@@ -13,8 +13,8 @@ import requests
 
 import mdcg
 from mdcg.cli.patch import main
-from mdcg.package.cached import is_name
 from mdcg.patch.model_names import find_checkpoint
+from mdcg.runtime.cache import is_name
 
 NAME = "nequip.net:some-group/Some-Model-S:0.1"
 
