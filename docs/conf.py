@@ -45,7 +45,7 @@ html_title = f"mdcg {release}"
 html_additional_pages = {"index": "first-page.html"}
 templates_path = ["templates"]
 
-# Of the package that is installed: the folder mdcg/ of the clone has no compiled core.
+# Autodoc imports the installed package: the folder mdcg/ of the clone has no compiled core.
 sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
 
 
