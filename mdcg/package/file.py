@@ -186,13 +186,21 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     return json.loads(manifest), tensors
 
 
+def _lowest_format(manifest: Mapping[str, Any]) -> int:
+    """Return the first version of the format that reads a manifest as it is meant."""
+    fixed = all(isinstance(given.get("default"), int) for given in manifest.get("inputs", ()))
+    solid = any("harmonics" in layer for layer in manifest["layers"])
+    return FORMAT if fixed and not solid else LATER_FORMAT
+
+
 class Package:
     """A converted model.
 
     Parameters
     ----------
     manifest : mapping
-        Described in ``FORMAT.md`` in this folder.
+        Described in ``FORMAT.md`` in this folder. If its field ``format`` is absent, it becomes the
+        lowest version that can be read as this package is meant.
     tensors : mapping of str to array
 
     Examples
@@ -203,14 +211,9 @@ class Package:
     """
 
     def __init__(self, manifest: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
-        fixed = [each.get("default") for each in manifest.get("inputs") or ()]
-        plain = all(isinstance(value, int) for value in fixed) and not any(
-            "harmonics" in layer for layer in manifest.get("layers") or ()
-        )
-        self.manifest: dict[str, Any] = {
-            **manifest,
-            "format": FORMAT if plain else LATER_FORMAT,
-        }
+        self.manifest: dict[str, Any] = dict(manifest)
+        if "format" not in self.manifest:  # a file says its own, and may be damaged
+            self.manifest["format"] = _lowest_format(manifest)
         self.tensors: dict[str, NDArray[Any]] = dict(tensors)
 
     @classmethod
