@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,6 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+USAGE = ROOT / "docs" / "usage"
+# Pages of docs/usage that are not about one program.
+GENERAL = {"index.md", "models.md", "comparison.md"}
+HOSTS = sorted(page for page in USAGE.glob("*.md") if page.name not in GENERAL)
+HEADINGS = ["Install", "First run", "Options", "Results", "Limits", "When something goes wrong"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,6 +70,25 @@ def test_the_interface_is_documented(site: Path) -> None:
     text = (site / "docs" / "api.html").read_text(encoding="utf-8")
     missing = [n for n in mdcg.__all__ if n != "__version__" and f'id="mdcg.{n}"' not in text]
     assert [n for n in missing if f'id="mdcg.errors.{n}"' not in text] == []
+
+
+def _headings(page: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    return re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", HOSTS, ids=lambda path: path.stem)
+def test_pages_of_hosts_have_the_same_headings(page: Path) -> None:
+    found = _headings(page)
+    assert found[: len(HEADINGS)] == HEADINGS, page.name
+    assert found[len(HEADINGS) :] in ([], ["Recipes"]), page.name
+
+
+def test_every_page_of_a_host_is_named_by_the_others() -> None:
+    overview = (USAGE / "index.md").read_text(encoding="utf-8")
+    contents = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert [page.name for page in HOSTS if f"]({page.name})" not in overview] == []
+    assert [page.name for page in HOSTS if f"usage/{page.stem}\n" not in contents] == []
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
