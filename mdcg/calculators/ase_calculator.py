@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from .evaluation import (
     remembered,
     wanted_of,
 )
+from .hessian import hessian
 from .package_backend import PackageBackend, packages_of
 
 if TYPE_CHECKING:
@@ -38,29 +39,6 @@ if TYPE_CHECKING:
     from ..patch import PatchReport
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
-
-
-def hessian(
-    atoms: Atoms, step: float, dtype: str, batch: Callable[..., list[dict[str, Any]]]
-) -> npt.NDArray[np.float64]:
-    """Return the matrix of :meth:`MDCGCalculator.get_hessian`; `batch` evaluates images."""
-    if dtype != "float64":
-        raise ValueError(
-            f"the Hessian needs a model in float64, got {dtype}: convert the checkpoint with "
-            "--dtype float64"
-        )
-    if not 0.0 < step < 0.1:
-        raise ValueError(f"step is {step}, expected a length over 0 and below 0.1 Å")
-    images = []
-    for atom, axis, sign in np.ndindex(len(atoms), 3, 2):
-        image = atoms.copy()
-        image.positions[atom, axis] += step if sign == 0 else -step
-        images.append(image)
-    size = 3 * len(atoms)
-    found = batch(images, ["forces"])
-    forces = np.array([each["forces"] for each in found]).reshape(size, 2, size)
-    rows = (forces[:, 1] - forces[:, 0]) / (2.0 * step)
-    return np.asarray(0.5 * (rows + rows.T))
 
 
 _LOG = logging.getLogger("mdcg")
@@ -392,7 +370,10 @@ class MDCGCalculator(Calculator):
         return self._package("get_heat_flux").heat_flux(self._atoms_or_last(atoms))
 
     def get_hessian(
-        self, atoms: Atoms | None = None, step: float = 1e-3
+        self,
+        atoms: Atoms | None = None,
+        step: float = 1e-3,
+        indices: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
     ) -> npt.NDArray[np.float64]:
         """Return second derivatives of the energy, central differences of forces.
 
@@ -402,18 +383,23 @@ class MDCGCalculator(Calculator):
             None is the structure of the last call.
         step : float
             Displacement of each atom in Å; the error is proportional to its square.
+        indices : sequence of int, optional
+            Atoms that are displaced, whose rows are returned; None: all. Only these are computed.
 
         Returns
         -------
-        numpy.ndarray, shape (3 n_nodes, 3 n_nodes)
-            In eV/Å^2, symmetric; in the order of atoms, with x, y and z of each.
+        numpy.ndarray, shape (3 n_nodes, 3 n_nodes) or (3 n_indices, 3 n_nodes)
+            In eV/Å^2, in the order of `indices` and of atoms, with x, y and z of each. The block
+            of the displaced atoms is symmetric.
 
         Raises
         ------
         ValueError
-            The model is in float32, whose forces are too coarse for differences.
+            The model is in float32, whose forces are too coarse for differences, or `step` or
+            `indices` are out of range.
         """
-        return hessian(self._atoms_or_last(atoms), step, str(self.parameters["dtype"]), self.batch)
+        dtype = str(self.parameters["dtype"])
+        return hessian(self._atoms_or_last(atoms), step, indices, dtype, self.batch)
 
     def batch(
         self, images: Sequence[Atoms], properties: Sequence[str] = ("energy", "forces")

@@ -344,6 +344,40 @@ def test_hessian(kind: Kind) -> None:
         calc.get_hessian(atoms, step=0)
 
 
+def test_rows_of_the_hessian(kind: Kind) -> None:
+    """Chosen rows are those of the whole matrix, up to the error of differences."""
+    calc, atoms = kind.make(), box()[:4]
+    whole = calc.get_hessian(atoms).reshape(4, 3, 12)
+    size = np.abs(whole).max()
+    assert_array_equal(calc.get_hessian(atoms, indices=range(4)), whole.reshape(12, 12))
+    for indices in ([2, 0], np.array([3]), (1, 3, 2)):
+        found = calc.get_hessian(atoms, indices=indices)
+        assert found.shape == (3 * len(indices), 12)
+        rows = found.reshape(-1, 3, 12)
+        assert_allclose(rows, whole[list(indices)], rtol=0, atol=1e-5 * size)
+        block = rows.reshape(-1, 4, 3)[:, list(indices)].reshape(len(found), -1)
+        assert_array_equal(block, block.T)
+    assert calc.get_hessian(atoms, indices=[]).shape == (0, 12)
+
+
+@pytest.mark.parametrize(
+    ("indices", "sentence"),
+    [
+        ([0, 4], r"indices has 4, expected numbers from 0 to 3 \(4 atoms\)"),
+        ([-1], r"indices has -1, expected numbers from 0 to 3 \(4 atoms\)"),
+        ([1, 1], r"indices is \[1, 1\], expected different whole numbers of atoms, such as"),
+        ([0.0], r"indices is \[0.0\], expected different whole"),
+        ([[0, 1]], r"indices is \[\[0, 1\]\], expected different whole"),
+        (2, r"indices is 2, expected different whole"),
+        ([True, False, True, False], r"indices is \[True, False, .* expected different whole"),
+    ],
+    ids=str,
+)
+def test_rows_of_the_hessian_that_do_not_exist(kind: Kind, indices: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        kind.make().get_hessian(box()[:4], indices=indices)
+
+
 # -- batches and descriptors -----------------------------------------------------------------------
 
 
