@@ -12,6 +12,7 @@
 #   (none) everything
 #
 # As many tests run at once as there are cores, eight at most; "-n 0" runs one after the other.
+# gfortran is not needed; without it the example in Fortran is not tested.
 # Environments are made in .venv-test/ or where MDCG_TEST_VENVS says, and kept for the next run.
 # PYTHON names the interpreter (default python3).
 set -euo pipefail
@@ -21,7 +22,7 @@ repo=$PWD
 what=all
 case "${1:-}" in
     quick | lint | core | mace | both | lammps) what=$1 && shift ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' tests/run.sh && exit 0 ;;
     -* | "") ;;
     *) echo "tests/run.sh: '$1' is none of quick, lint, core, mace, both, lammps" >&2 && exit 2 ;;
 esac
@@ -51,6 +52,8 @@ command -v "${cxx%% *}" >/dev/null || command -v c++ >/dev/null || command -v g+
     command -v clang++ >/dev/null || missing+=(g++)
 [ ${#missing[@]} -eq 0 ] ||
     stop "not installed: ${missing[*]}; on Debian and Ubuntu: sudo apt install ${missing[*]}"
+[[ " all quick core " != *" $what "* ]] || command -v gfortran >/dev/null ||
+    echo "tests/run.sh: gfortran was not found, so the example in Fortran is not tested: sudo apt install gfortran" >&2
 
 # ---- environments --------------------------------------------------------------------------------
 digest() { # of the contents of the files and folders given, without what builds leave behind
