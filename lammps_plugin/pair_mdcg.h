@@ -38,7 +38,8 @@ class PairMDCG : public Pair {
   void unpack_forward_comm(int, int, double *) override;
 
  private:
-  friend class ComputeMDCGHeatFlux;    // evaluates the same model with other edges
+  friend class ComputeMDCGDescriptors;    // evaluates the same model without forces
+  friend class ComputeMDCGHeatFlux;       // evaluates the same model with other edges
   struct Options;
   struct Impl;
   struct Member;
@@ -85,6 +86,11 @@ class PairMDCG : public Pair {
   void update_graph();
   void copy_edges();
   mdcg_system system_of(Nodes &nodes, bool make_edges) const;
+  mdcg_system system_of_members();
+  void run_engine(Member &member, const Nodes &nodes, mdcg_system system, Exchange &exchange,
+                  const mdcg_results &results);
+  int num_descriptors() const;
+  void find_descriptors(int groupbit, double **rows);
   void evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchange &exchange,
                 double weight);
   void add_results(const Member &member, const Nodes &nodes, const double *sum, double weight);

@@ -121,13 +121,7 @@ void PairMDCG::compute(int eflag, int vflag)
   Impl &it = *impl;
   // Ranks without atoms go on too, because exchanges are collective.
   if (neighbors_changed()) update_graph();
-  mdcg_system system = system_of(it.nodes, it.device_makes_list);
-  if (!it.device_makes_list) {
-    system.num_edges = static_cast<std::int64_t>(it.sender.size());
-    system.sender = it.sender.data();
-    system.receiver = it.receiver.data();
-    if (it.nodes.cells.size() > 1) system.image = it.image.data();
-  }
+  const mdcg_system system = system_of_members();
 
   // Only the first member is evaluated if no results of the others are wanted.
   const bool all = !it.first_only || eflag_global || it.deviations_asked;
@@ -184,20 +178,24 @@ mdcg_system PairMDCG::system_of(Nodes &nodes, bool make_edges) const
   return system;
 }
 
+// Returns the nodes and edges that the members share.
+mdcg_system PairMDCG::system_of_members()
+{
+  Impl &it = *impl;
+  mdcg_system system = system_of(it.nodes, it.device_makes_list);
+  if (it.device_makes_list) return system;
+  system.num_edges = static_cast<std::int64_t>(it.sender.size());
+  system.sender = it.sender.data();
+  system.receiver = it.receiver.data();
+  if (it.nodes.cells.size() > 1) system.image = it.image.data();
+  return system;
+}
+
 // Evaluates one member, and adds its results, times the weight, to LAMMPS' arrays.
 void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchange &exchange,
                         double weight)
 {
   Impl &it = *impl;
-  system.types = member.types.data();
-  member.list.shifts = 0;    // the shifts change with the box
-  system.list = &member.list;
-  if (!member.inputs.empty()) system.inputs = member.inputs.data();
-  if (member.info.is_long_range) {    // the sum reads the box
-    system.cell = nodes.box.data();
-    system.periodic = nodes.periodic.data();
-  }
-
   double sum[9] = {};
   // All ranks must ask for the same results, and to the engine null means "not wanted". So a rank
   // without nodes needs memory too.
@@ -223,9 +221,30 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
     results.descriptors = it.descriptors.data();
   }
 
+  const double start = platform::walltime();
+  run_engine(member, nodes, system, exchange, results);
+  pvector[1] += platform::walltime() - start;
+  if (!member.announced && &member != it.dispersion.get()) announce(member);
+  if (weight != 0.0) add_results(member, nodes, sum, weight);
+  for (std::int64_t n = 0; charges && n < nodes.num_local; n++)
+    it.charges[nodes.atom[n]] += weight * it.descriptors[n * width + width - 1];
+}
+
+// Evaluates one member with its own types and inputs. Collective.
+void PairMDCG::run_engine(Member &member, const Nodes &nodes, mdcg_system system,
+                          Exchange &exchange, const mdcg_results &results)
+{
+  Impl &it = *impl;
+  system.types = member.types.data();
+  member.list.shifts = 0;    // the shifts change with the box
+  system.list = &member.list;
+  if (!member.inputs.empty()) system.inputs = member.inputs.data();
+  if (member.info.is_long_range) {    // the sum reads the box
+    system.cell = nodes.box.data();
+    system.periodic = nodes.periodic.data();
+  }
   mdcg_communicator communicator = exchange.communicator();
   if (it.device_to_device) exchange.add_peers(communicator, comm);
-  const double start = platform::walltime();
   // Other ranks may be waiting in an exchange, so an error on one rank aborts all of them.
   if (it.library->evaluate(member.model.get(), &system, comm->nprocs == 1 ? nullptr : &communicator,
                            &results) != MDCG_OK) {
@@ -243,11 +262,37 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
     }
     error->one(FLERR, reason);
   }
-  pvector[1] += platform::walltime() - start;
-  if (!member.announced && &member != it.dispersion.get()) announce(member);
-  if (weight != 0.0) add_results(member, nodes, sum, weight);
-  for (std::int64_t n = 0; charges && n < nodes.num_local; n++)
-    it.charges[nodes.atom[n]] += weight * it.descriptors[n * width + width - 1];
+}
+
+// Returns how many descriptors an atom has in the first package. Dipoles and charges, which are the
+// last, do not count.
+int PairMDCG::num_descriptors() const
+{
+  const Member &first = impl->members.front();
+  const int width = impl->library->descriptor_width(first.model.get());
+  return width - 3 * first.info.has_dipoles - first.info.has_charges;
+}
+
+// Writes the descriptors of the first package to the rows [nlocal][num_descriptors()] of the atoms
+// of a group that are part of the potential. Collective.
+void PairMDCG::find_descriptors(int groupbit, double **rows)
+{
+  Impl &it = *impl;
+  if (neighbors_changed()) update_graph();
+  const mdcg_system system = system_of_members();
+  Member &first = it.members.front();
+  const std::int64_t width = it.library->descriptor_width(first.model.get());
+  it.descriptors.resize(std::max<std::size_t>(it.nodes.num_local * width, 1));
+  mdcg_results results{};
+  results.size = sizeof(results);
+  results.descriptors = it.descriptors.data();
+  Exchange exchange{it.nodes.ghosts, it.nodes.num_local, 0.0, nullptr};
+  run_engine(first, it.nodes, system, exchange, results);
+  const int count = num_descriptors();
+  for (std::int64_t n = 0; n < it.nodes.num_local; n++) {
+    const int i = it.nodes.atom[n];
+    if (atom->mask[i] & groupbit) std::copy_n(&it.descriptors[n * width], count, rows[i]);
+  }
 }
 
 void PairMDCG::add_results(const Member &member, const Nodes &nodes, const double *sum,

@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 
+#include "compute_mdcg_descriptors.h"
 #include "compute_mdcg_heat_flux.h"
 #include "lammps.h"
 #include "lmptype.h"
@@ -41,6 +42,11 @@ typedef void (*lammpsplugin_regfunc)(lammpsplugin_t *, void *);
 void *make_pair(LAMMPS *lmp)
 {
   return static_cast<Pair *>(new PairMDCG(lmp));
+}
+
+void *make_descriptors(LAMMPS *lmp, int narg, char **arg)
+{
+  return static_cast<Compute *>(new ComputeMDCGDescriptors(lmp, narg, arg));
 }
 
 void *make_heat_flux(LAMMPS *lmp, int narg, char **arg)
@@ -170,5 +176,9 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void *l
   plugin.name = "mdcg/heat/flux";
   plugin.info = "heat flux of potentials of pair_style mdcg";
   plugin.creator.v2 = &make_heat_flux;
+  reinterpret_cast<lammpsplugin_regfunc>(regfunc)(&plugin, lmp);
+  plugin.name = "mdcg/descriptors";
+  plugin.info = "descriptors of atoms of potentials of pair_style mdcg";
+  plugin.creator.v2 = &make_descriptors;
   reinterpret_cast<lammpsplugin_regfunc>(regfunc)(&plugin, lmp);
 }

@@ -445,6 +445,7 @@ mdcg_status mdcg_describe(const mdcg_model* model, mdcg_info* info) {
         out.input_names = model->input_names.data();
         out.input_defaults = model->input_defaults.data();
         out.is_long_range = model->evaluator.model().reads_system() ? 1 : 0;
+        out.has_dipoles = model->evaluator.model().has_dipoles() ? 1 : 0;
         std::memcpy(info, &out, sizeof out);
     });
 }

@@ -40,6 +40,7 @@ public:
     int descriptor_width() const { return program_.descriptor_width; }
     bool has_energy() const { return program_.has_energy; }
     bool has_charges() const { return program_.has_charges; }
+    bool has_dipoles() const { return program_.has_dipoles; }
     void set_threads(int threads) { threads_ = threads; }  // 0: OpenMP's own choice
     // Bytes that evaluations may take; 0: all that there are. On CPUs nothing holds them to it.
     void set_memory(std::size_t bytes) { memory_ = bytes; }

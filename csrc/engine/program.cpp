@@ -110,6 +110,7 @@ void Program::read_ops(const Package& package, ModelInfo info) {
     has_energy =
         std::any_of(ops.begin(), ops.end(), [](const auto& op) { return op->gives_energy(); });
     has_charges = manifest.has("charges");
+    has_dipoles = manifest.has("dipoles");
     if (!manifest.has("descriptors")) return;
     for (const std::string& name : manifest.texts("descriptors")) {
         const auto found = operands.find(name);

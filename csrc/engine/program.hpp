@@ -111,6 +111,7 @@ public:
     std::vector<int> descriptors;  // ids
     bool has_energy = false;       // a network of dipoles alone has none
     bool has_charges = false;      // the last descriptor is the charge of an atom
+    bool has_dipoles = false;      // the last three descriptors are the dipole of an atom
     int num_exchanges = 0;
     int max_exchanged_width = 0;
     int descriptor_width = 0;

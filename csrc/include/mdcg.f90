@@ -57,6 +57,7 @@ module mdcg
         type(c_ptr) :: input_names = c_null_ptr
         type(c_ptr) :: input_defaults = c_null_ptr
         integer(c_int) :: is_long_range = 0
+        integer(c_int) :: has_dipoles = 0
     end type
 
     type, bind(c) :: mdcg_device

@@ -102,6 +102,8 @@ typedef struct mdcg_info {
     const double* input_defaults;   /* [num_inputs]; NaN: it has none, and must be given */
     int is_long_range; /* 1: a long-range sum is part of the energy, which needs cell and
                           periodic beside edges, and `sum` of a communicator */
+    int has_dipoles;   /* 1: the last three descriptors of a node are its dipole, in the unit of the
+                          training data */
 } mdcg_info;
 
 typedef struct mdcg_device {

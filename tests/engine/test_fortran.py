@@ -19,8 +19,11 @@ from .test_c_api import FOLDER, HEADERS, ROOT, WATER, compile_c
 
 HEADER, MODULE = HEADERS / "mdcg.h", HEADERS / "mdcg.f90"
 NUMBERS = {
-    **{"int": "integer(c_int)", "mdcg_status": "integer(c_int)", "size_t": "integer(c_size_t)"},
-    **{"int64_t": "integer(c_int64_t)", "double": "real(c_double)"},
+    "int": "integer(c_int)",
+    "mdcg_status": "integer(c_int)",
+    "size_t": "integer(c_size_t)",
+    "int64_t": "integer(c_int64_t)",
+    "double": "real(c_double)",
     "unsigned char": "integer(c_signed_char)",
 }
 

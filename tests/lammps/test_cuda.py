@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mdcg import MDCGCalculator
+
 from ..emulator.emulator import emulator_environment
 from .lmp import (
     DUMP,
@@ -104,6 +106,23 @@ def test_single_point(tmp_path: Path, models: Models, env: Any, name: str, ranks
     compare(got, reference(atoms, package(name, "float64")), TOLERANCE["float64"])
     assert f"{ranks} rank" in said(got)
     assert "cuda:0 (" in said(got)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_descriptors(tmp_path: Path, models: Models, env: Any, ranks: int) -> None:
+    """Descriptors along a run, between steps that the device replays, equal those of ASE."""
+    write_data(tmp_path / "test.data", water(2))
+    text = on("cuda", head(models("mace"))) + NVE.replace("thermo 1", "thermo 3")
+    text += "compute d all mdcg/descriptors\ndump d all custom 2 out.dump id xu yu zu c_d[*]\n"
+    text += "dump_modify d sort id format float %.17g\nrun 4\n"
+    output, atoms = run_input(tmp_path, text, ranks=ranks, env=env), water(2)
+    calc, frames = MDCGCalculator(package("mace", "float64"), threads=1), output.dump()
+    same(output, run_input(tmp_path, text.replace("c_d[*]", ""), ranks=ranks, env=env))
+    assert len(frames) == 3
+    for rows in frames:
+        atoms.positions = rows[:, 1:4]
+        want = calc.get_descriptors(atoms)
+        np.testing.assert_allclose(rows[:, 4:], want, rtol=0, atol=1e-10 * np.abs(want).max())
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -19,7 +19,7 @@ from mdcg.errors import PackageError
 from mdcg.package import Package, convert_model
 from mdcg.package.verification import verify_package
 
-from ..lammps.lmp import water
+from ..lammps.lmp import head, run_input, water, write_data
 
 KINDS = {"EnergyDipolesMACE": "EnergyDipoleMACE", "AtomicDipolesMACE": "DipoleMACE"}
 LIMIT = {"float64": 1e-10, "float32": 2e-5}
@@ -93,6 +93,18 @@ def test_results_are_those_of_the_model(kind: str, dtype: str, build: Any, tmp_p
         == calc._backend._members[0].model.descriptor_width - 3
     )
     assert not calc.get_property("dipole", Atoms()).any()
+
+
+def test_descriptors_in_lammps(build: Any, tmp_path: Path) -> None:
+    """As in ASE, dipoles are not among the descriptors."""
+    convert_model(model_of(build, "EnergyDipolesMACE")).save(tmp_path / "p.mdcg")
+    atoms = water(2)
+    write_data(tmp_path / "test.data", atoms)
+    text = head(tmp_path / "p.mdcg") + "compute d all mdcg/descriptors\n"
+    text += "dump d all custom 1 out.dump id c_d[*]\ndump_modify d sort id format float %.17g\n"
+    rows = run_input(tmp_path, text + "run 0\n", ranks=2).dump()[0]
+    want = MDCGCalculator(tmp_path / "p.mdcg").get_descriptors(atoms)
+    np.testing.assert_allclose(rows[:, 1:], want, rtol=0, atol=1e-10 * np.abs(want).max())
 
 
 def test_dipoles_turn_with_the_molecule(build: Any, tmp_path: Path) -> None:
