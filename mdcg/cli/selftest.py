@@ -1,4 +1,4 @@
-"""``mdcg selftest``: whether the generated kernels are right on this machine."""
+"""``mdcg selftest``: whether engine and generated kernels are right on this machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import UnsupportedProblemError, format_table
-from ._common import OK, heavy_work
+from ..errors import KernelCompileError, UnsupportedProblemError, format_table
+from . import selftest_engine
+from ._common import OK, heavy_work, sentence
 
 if TYPE_CHECKING:
     import torch
@@ -83,9 +84,10 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "selftest",
-        help="compare the kernels of patched models with a plain computation (needs torch)",
-        description="Compare the generated kernels with a plain computation: "
-        "value, first and second derivatives.",
+        help="check the engine and, with torch, the kernels of patched models",
+        description="Check energies and forces of the engine, with generic and generated kernels. "
+        "Where torch is installed, compare the kernels of patched models with a plain computation: "
+        "value, first and second derivatives. What cannot run here is skipped with the reason.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("-v", "--verbose", action="store_true", help="log what is compiled")
@@ -101,16 +103,35 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare() -> dict[str, Any]:
-    """Compare value, gradients and gradients of gradients with the einsum reference.
+    """Check the engine, and compare kernels of torch with the einsum reference.
 
-    All cases run on the CPU, and on the first CUDA device if torch finds one. The result has
+    The engine's cases are those of :mod:`selftest_engine`. The others, with gradients and gradients
+    of gradients, run on the CPU, and on the first CUDA device if torch finds one. The result has
     ``passed`` and a list ``cases``, each with its largest relative errors, or with ``skipped``, the
     reason why it has no kernels.
     """
-    import torch
+    cases = selftest_engine.compare(_contractions()["contraction, few channels"])
+    cases += _patched_cases()
+    return {"passed": all(case["passed"] for case in cases), "cases": cases}
 
-    cases = []
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+
+def _patched_cases() -> list[dict[str, Any]]:
+    from ..runtime.compiler import find_compiler
+
+    none = {"case": "patched models", "device": "cpu", "dtype": "-", "passed": True}
+    none |= {"limit": _LIMITS["float64"], "seconds": 0.0}
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        return [{**none, "skipped": sentence(error)}]
+    cases: list[dict[str, Any]] = []
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    try:
+        find_compiler()
+    except KernelCompileError as error:
+        devices.remove("cpu")
+        cases.append({**none, "skipped": str(error)})
+    for device in devices:
         for name, problem in (_problems() | _contractions()).items():
             for dtype, limit in _LIMITS.items():
                 started = time.perf_counter()
@@ -118,7 +139,7 @@ def compare() -> dict[str, Any]:
                 seconds = round(time.perf_counter() - started, 2)
                 facts = {"case": name, "device": device, "dtype": dtype}
                 cases.append({**facts, **result, "limit": limit, "seconds": seconds})
-    return {"passed": all(case["passed"] for case in cases), "cases": cases}
+    return cases
 
 
 def _outcome(problem: Problem, device: str, limit: float) -> dict[str, Any]:
@@ -230,6 +251,12 @@ def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.detach().cpu().double() - b.detach()).abs().max()) / (scale or 1.0)
 
 
+def _verdict(case: dict[str, Any]) -> str:
+    if "skipped" in case:
+        return f"skipped: {case['skipped']}"
+    return "ok" if case["passed"] else "FAIL"
+
+
 def show(results: dict[str, Any]) -> str:
     """Return a table and the verdict."""
     labels = ("forward", "backward", "double backward")
@@ -239,7 +266,7 @@ def show(results: dict[str, Any]) -> str:
             *(f"{case[label]:.0e}" if label in case else "-" for label in labels),
             f"{case['limit']:.0e}",
             f"{case['seconds']:.1f}",
-            case.get("skipped") or ("ok" if case["passed"] else "FAIL"),
+            _verdict(case),
         )
         for case in results["cases"]
     ]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mdcg
-from mdcg.cli import env, selftest
+from mdcg.cli import env, selftest, selftest_engine
 from mdcg.cli.main import main, make_parser
 from mdcg.runtime.cache import cache_dir
 
@@ -178,10 +178,42 @@ def test_selftest(capsys: Any) -> None:
     results = json.loads(capsys.readouterr().out)
     assert results["passed"]
     assert {case["dtype"] for case in results["cases"]} == {"float32", "float64"}
+    assert not any("skipped" in case for case in results["cases"] if case["device"] == "cpu")
     for case in results["cases"]:
         for label in ("forward", "backward", "double backward"):
-            assert 0.0 <= case[label] <= case["limit"]
+            if label in case or not case["case"].startswith("engine"):
+                assert 0.0 <= case[label] <= case["limit"]
     assert selftest.show(results).endswith("selftest: PASS")
+
+
+def test_selftest_without_a_compiler_and_torch(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MDCG_CXX", "no-such-compiler")
+    assert main(["selftest"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in shown.splitlines() if line.endswith(" ok")] == (
+        ["engine, generic kernels"] * 2
+    )
+    reason = "skipped: the C++ compiler 'no-such-compiler' named by MDCG_CXX or CXX was not found"
+    assert shown.count(reason) == 3
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["selftest", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)["cases"][-1]
+    assert last["case"] == "patched models"
+    assert last["skipped"].startswith("the package 'torch' is not installed: pip install ")
+
+
+def test_selftest_notices_wrong_forces(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Any, *args: Any, **options: Any) -> Any:
+        found = dict(right(self, *args, **options))
+        return found | {"forces": found["forces"] * 1.0001}
+
+    right = selftest_engine._core.Model.evaluate
+    monkeypatch.setenv("MDCG_CXX", "no-such-compiler")
+    monkeypatch.setattr(selftest_engine._core.Model, "evaluate", wrong)
+    assert main(["selftest"]) == 3
+    assert capsys.readouterr().out.endswith("selftest: FAIL\n")
 
 
 @pytest.mark.parametrize("name", ["conv", "symmetric_contraction"])
