@@ -35,6 +35,7 @@ examples:
   mdcg run water.mdcg water.xyz --md nvt --temperature 300 --steps 1000
   mdcg run water.mdcg water.traj --md nve --timestep 0.5 --steps 2000 --output longer
   mdcg run mace-mpa-0 crystal.cif --relax --cell --fmax 0.01
+  mdcg run mace-omol ion.xyz --md nvt --charge -1 --spin 1
 
 nve is velocity Verlet; nvt the thermostat of Bussi, Donadio and Parrinello (relaxation time
 100 fs); npt the isotropic barostat of Martyna, Tobias and Klein (100 fs and 1 ps). Velocities of
@@ -85,6 +86,13 @@ def add_parser(commands: Any) -> None:
     model.add_argument("--head", metavar="NAME", help=text)
     text = "of a checkpoint (default: its own)"
     model.add_argument("--dtype", type=dtype_argument, metavar="{float32,float64}", help=text)
+    inputs = parser.add_argument_group(
+        "inputs", "numbers that some models read of the structure; they replace those of its file"
+    )
+    inputs.add_argument("--charge", type=_number, metavar="Q", help="total charge in e")
+    inputs.add_argument("--spin", type=_number, metavar="M", help="spin multiplicity, 2S+1")
+    inputs.add_argument("--input", type=_setting, action="append", default=[],
+        metavar="NAME=VALUE", help="any other, as mdcg info lists them")  # fmt: skip
     files = parser.add_argument_group("files")
     files.add_argument("-o", "--output", type=Path, metavar="PREFIX",
         help="start of their names (default: the name of the structure)")  # fmt: skip
@@ -101,6 +109,13 @@ def _number(text: str) -> float:
         if isfinite(float(text)):
             return float(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+
+
+def _setting(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name.strip(), _number(value)
 
 
 def _whole(text: str) -> int:
@@ -194,9 +209,15 @@ def _structure(options: argparse.Namespace) -> Atoms:
 
 def _attach(atoms: Atoms, options: argparse.Namespace) -> None:
     """Give the structure a calculator of the model, which must know all its elements."""
+    from ase.calculators.calculator import InputError
+
     from ..calculators import MDCGCalculator
 
     package = _package(options)
+    try:
+        _state_inputs(atoms, package, options)
+    except InputError as error:
+        raise UsageError(f"{options.structure}: {error}") from error
     skin = {} if options.skin is None else {"skin": options.skin}
     own = {"head": options.head, "dtype": options.dtype}
     try:
@@ -214,6 +235,52 @@ def _attach(atoms: Atoms, options: argparse.Namespace) -> None:
             f"any of {' '.join(calculator.species)}: give a model of all its elements"
         )
     atoms.calc = calculator
+
+
+def _state_inputs(atoms: Atoms, package: Path, options: argparse.Namespace) -> None:
+    """Let the structure state the inputs that were given, each of which the package must read.
+
+    `options.stated` becomes the value of each input, by name.
+    """
+    from ..calculators.evaluation import keys_of_input, stated_value
+    from ..package.file import Package
+    from ..package.inputs import SystemInput
+
+    inputs = [SystemInput.of_entry(entry) for entry in Package.open(package).inputs]
+    known = {key: each for each in inputs for key in keys_of_input(each.name)}
+    words = [(f"--{name}", name, getattr(options, name)) for name in ("charge", "spin")]
+    given = [(word, name, value) for word, name, value in words if value is not None]
+    given += [(f"--input {name}", name, value) for name, value in options.input]
+    before: dict[str, str] = {}
+    for word, name, value in given:
+        found = known.get(name)
+        if found is None:
+            reads = ", ".join(each.name for each in inputs) or "nothing but the atoms"
+            raise UsageError(
+                f"{word} is given, but {options.model} reads {reads} of a structure: leave it out"
+            )
+        if found.name in before:
+            raise UsageError(
+                f"{before[found.name]} and {word} are one input of {options.model}: give one"
+            )
+        if not found.takes(value):
+            raise UsageError(f"{word} is {value:g}, expected {found.expected}")
+        before[found.name] = word
+        for key in keys_of_input(found.name):
+            atoms.info.pop(key, None)
+        atoms.info[found.name] = int(value) if found.whole else value
+    options.stated = {}
+    for each in inputs:
+        stated = stated_value(each.name, atoms.info)
+        if stated is None and each.default is None:
+            known_words = {"charge": "--charge", "spin": "--spin"}
+            keys = keys_of_input(each.name)
+            word = next((known_words[k] for k in keys if k in known_words), f"--input {each.name}=")
+            raise UsageError(
+                f"{options.structure} states no {each.name}, which {options.model} reads and has "
+                f"no default for: give {word}, {each.expected}"
+            )
+        options.stated[each.name] = each.default if stated is None else stated[1]
 
 
 def _package(options: argparse.Namespace) -> Path:

@@ -175,10 +175,12 @@ class _Record:
     def head(self, how: str) -> None:
         """Write the start of the log."""
         options, calculator = self._options, self._atoms.calc
+        stated = ", ".join(f"{name} = {value}" for name, value in options.stated.items())
         lines = [
             f"mdcg {__version__}, {options.model} ({calculator.dtype}, {calculator.device})",
             f"{options.structure}: {len(self._atoms)} atoms, {self._atoms.get_chemical_formula()}",
             how,
+            *([f"inputs: {stated}"] if stated else []),
             " ".join(f"{name:>16}" for name in ("step", *self._names))[2:],
         ]
         self._log.write("".join(f"# {printable(line)}\n" for line in lines))

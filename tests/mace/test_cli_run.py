@@ -24,6 +24,8 @@ from mdcg.runtime.cache import cached_models
 from ..outputs import ROOT
 
 PACKAGE = str(ROOT / "examples/data/water.mdcg")
+COPPER = str(ROOT / "examples/data/copper.mdcg")
+CHARGED = str(ROOT / "tests/data/mace_charged_water_float64.mdcg")
 
 
 @pytest.fixture
@@ -75,8 +77,8 @@ def test_constant_energy(form: str, folder: Path, capsys: Any) -> None:
     assert "step          time_ps     potential_eV" in Path("out.log").read_text()
 
 
-def test_temperatures_and_seeds(folder: Path) -> None:
-    """A seed gives the same numbers again, another seed others, at about the temperature."""
+def test_seeds(folder: Path) -> None:
+    """A seed gives the same numbers again, another seed others."""
     found = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         options = ("--md", "nvt", "--temperature", 200, "--steps", 4, "--interval", 2)
@@ -84,7 +86,132 @@ def test_temperatures_and_seeds(folder: Path) -> None:
         found[name] = np.loadtxt(f"{name}.log")
     assert np.array_equal(found["a"], found["b"])
     assert not np.array_equal(found["a"], found["c"])
-    assert 20 < found["a"][0, 5] < 600
+
+
+@pytest.mark.slow
+def test_mean_temperature(folder: Path) -> None:
+    """The mean is that of the canonical ensemble, within five standard errors.
+
+    The kinetic energy of f degrees of freedom has the relative variance 2/f. Its memory is at most
+    twice the time of the thermostat, which acts on half of the energy, so that a mean over t is one
+    over t / (4 tau) independent values.
+    """
+    atoms = bulk("Cu", cubic=True, a=3.68) * (2, 2, 2)
+    atoms.write("copper.xyz")
+    options = ("--timestep", 4, "--steps", 2000, "--interval", 5, "--seed", 3)
+    assert run(COPPER, "copper.xyz", "--md", "nvt", "--temperature", 450, *options) == 0
+    log = np.loadtxt("copper.log")
+    kept = log[log[:, 1] > 2.0]  # the crystal starts without its half of potential energy
+    tau, total = 1e-3 * simulation._THERMOSTAT_FS, np.ptp(kept[:, 1])
+    error = 450 * np.sqrt(2 / (3 * len(atoms)) * 4 * tau / total)
+    assert 5 * error < 100  # the default temperature, 300 K, is told apart
+    assert abs(kept[:, 5].mean() - 450) < 5 * error
+    spread = 450 * np.sqrt(2 / (3 * len(atoms)))
+    assert 0.6 * spread < kept[:, 5].std() < 1.6 * spread
+
+
+@pytest.mark.slow
+def test_mean_pressure(folder: Path) -> None:
+    """The mean over time is the pressure asked for, within five standard errors of blocks."""
+    atoms = bulk("Cu", cubic=True, a=3.68) * (2, 2, 2)
+    atoms.write("copper.xyz")
+    options = ("--timestep", 4, "--steps", 2000, "--interval", 5, "--temperature", 200)
+    given = ("--md", "npt", "--pressure", 30000, *options)
+    assert run(COPPER, "copper.xyz", *given) == 0
+    log = np.loadtxt("copper.log")
+    kept = log[log[:, 1] > 2.5]
+    blocks = [block[:, 6].mean() for block in np.array_split(kept, 10)]
+    error = np.std(blocks, ddof=1) / np.sqrt(len(blocks))
+    assert error < 3000  # the default pressure, 0, is told apart
+    assert abs(kept[:, 6].mean() - 30000) < 5 * error
+    assert 0.9 < kept[:, 7].mean() / atoms.get_volume() < 0.995  # 3 GPa compress the crystal
+
+
+def test_log_and_plot_carry_units(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    labels, save = [], Figure.savefig
+
+    def keep(self: Figure, *args: Any, **options: Any) -> None:
+        labels.append([axes.get_ylabel() for axes in self.axes] + [self.axes[-1].get_xlabel()])
+        assert all(len(line.get_xdata()) > 1 for axes in self.axes for line in axes.lines)
+        save(self, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    energies = ["time_ps", "potential_eV", "kinetic_eV", "total_eV", "temperature_K"]
+    cell, of_cell = ["pressure_bar", "volume_A3"], ["pressure (bar)", "volume (Å³)"]
+    for arguments, columns, shown in (
+        (["--md", "nve"], energies, ["energy (eV)", "temperature (K)", "time (ps)"]),
+        (["--md", "npt"], energies + cell,
+         ["energy (eV)", "temperature (K)", *of_cell, "time (ps)"]),
+        (["--relax", "--cell", "--fmax", 1e-5], ["potential_eV", "fmax_eV/A", *cell],
+         ["potential energy (eV)", "largest force (eV/Å)", *of_cell, "step"]),
+    ):  # fmt: skip
+        run(PACKAGE, "crystal.xyz", *arguments, "--steps", 4, "--interval", 2, "--overwrite")
+        header = [line for line in Path("crystal.log").read_text().splitlines() if line[0] == "#"]
+        assert header[-1].split() == ["#", "step", *columns]
+        assert labels.pop() == shown
+        assert Path("crystal.png").read_bytes().startswith(b"\x89PNG")
+        assert np.loadtxt("crystal.log").shape[1] == 1 + len(columns)
+
+
+def test_inputs(folder: Path) -> None:
+    """Charge and spin are those of the command, in place of those of the file."""
+    atoms = read("h2o.xyz")
+    atoms.info["charge"] = 2
+    atoms.write("ion.xyz")
+    energies = {}
+    for charge, spin in ((2, 1), (-1, 2)):
+        fresh = molecule("H2O")
+        fresh.info.update(charge=charge, spin=spin)
+        energies[charge, spin] = MDCGCalculator(CHARGED).get_potential_energy(fresh)
+    assert abs(energies[2, 1] - energies[-1, 2]) > 1e-3
+    for number, (given, want) in enumerate(
+        (
+            ((), (2, 1)),
+            (("--charge", -1, "--spin", 2), (-1, 2)),
+            (("--input", "total_charge=-1", "--input", "spin = 2"), (-1, 2)),
+        )
+    ):
+        output = f"out{number}"
+        options = ("--md", "nve", "--steps", 1, "--interval", 1, "-o", output)
+        assert run(CHARGED, "ion.xyz", *options, *given) == 0
+        assert np.loadtxt(f"{output}.log")[0, 2] == pytest.approx(energies[want], abs=1e-6)
+        said = f"# inputs: total_charge = {want[0]}, total_spin = {want[1]}\n"
+        assert said in Path(f"{output}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([CHARGED], f"h2o.xyz states no total_charge, which {CHARGED} reads and has no default for:"
+                    " give --charge, a whole number from -2 to 2\n"),
+        ([CHARGED, "--charge", 3], "--charge is 3, expected a whole number from -2 to 2\n"),
+        ([CHARGED, "--charge", 0, "--spin", 0.5], "--spin is 0.5, expected a whole number\n"),
+        ([CHARGED, "--charge", 0, "--input", "total_charge=1"],
+         f"--charge and --input total_charge are one input of {CHARGED}: give one\n"),
+        ([CHARGED, "--charge", 0, "--input", "field=1"],
+         f"--input field is given, but {CHARGED} reads total_charge, total_spin of a structure: "),
+        ([PACKAGE, "--charge", 0], f"--charge is given, but {PACKAGE} reads nothing but the atoms"),
+        ([PACKAGE, "--spin", 1], f"--spin is given, but {PACKAGE} reads nothing but the atoms of"),
+    ],
+)  # fmt: skip
+def test_refusals_of_inputs(arguments: list[Any], message: str, folder: Path, capsys: Any) -> None:
+    model, *given = arguments
+    assert run(model, "h2o.xyz", "--relax", *given) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"mdcg run: {message}")
+    assert said.count("\n") == 1
+    assert not names(folder)
+
+
+def test_two_charges_of_a_structure(folder: Path, capsys: Any) -> None:
+    atoms = read("h2o.xyz")
+    atoms.info.update(charge=1, total_charge=2)
+    atoms.write("two.xyz")
+    assert run(CHARGED, "two.xyz", "--relax") == 2
+    said = "mdcg run: two.xyz: charge of the structure is 1 and total_charge is 2, which are one"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_velocities_of_the_structure_are_kept(folder: Path) -> None:
@@ -95,7 +222,8 @@ def test_velocities_of_the_structure_are_kept(folder: Path) -> None:
     assert then[0, 2:] == pytest.approx(first[-1, 2:], rel=1e-6)
 
 
-def test_constant_pressure(folder: Path) -> None:
+def test_pressures_of_the_log(folder: Path) -> None:
+    """Pressure and volume of the log are those of the frames."""
     arguments = ("--md", "npt", "--pressure", 100, "--steps", 10, "-o", "npt")
     assert run(PACKAGE, "crystal.xyz", *arguments) == 0
     log, last = np.loadtxt("npt.log"), read("npt.traj")
@@ -222,6 +350,9 @@ def test_refusals(arguments: list[str], message: str, folder: Path, capsys: Any)
         (["--md", "npt", "--pressure", "much"], "'much' is not a finite number"),
         (["--md", "npt", "--pressure", "nan"], "'nan' is not a finite number"),
         (["--md", "nve", "--seed", "-1"], "'-1' is not a whole number from 0 on"),
+        (["--relax", "--charge", "one"], "'one' is not a finite number"),
+        (["--relax", "--input", "charge"], "'charge' is not NAME=VALUE"),
+        (["--relax", "--input", "=1"], "'=1' is not NAME=VALUE"),
     ],
 )
 def test_usage(arguments: list[str], message: str, folder: Path, capsys: Any) -> None:
