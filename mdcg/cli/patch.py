@@ -332,7 +332,7 @@ def _work(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if options.is_name:
             from ..patch.model_names import find_checkpoint
 
-            options.input = find_checkpoint(str(options.input))[1]
+            options.input = find_checkpoint(str(options.input), download=not options.info)[1]
             _check_output(options)
         logging.getLogger("mdcg").info("loading %s", printable(options.input.name))
         if options.output is not None and options.output.suffix == CONVERTED:

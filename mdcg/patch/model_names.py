@@ -40,8 +40,10 @@ class NamedModel:
     library: str
 
 
-def find_checkpoint(text: str) -> tuple[str, Path]:
+def find_checkpoint(text: str, *, download: bool = True) -> tuple[str, Path]:
     """Return the full name and the file of a published model, which is downloaded if need be.
+
+    Without `download`, a file that is not on this machine is an error.
 
     Raises
     ------
@@ -56,6 +58,12 @@ def find_checkpoint(text: str) -> tuple[str, Path]:
         model = _find(text)
     if model.file.is_file():
         return model.name, model.file
+    where = f"{'in' if model.file.is_dir() else 'as'} {model.file}"
+    if not download:
+        raise CheckpointError(
+            f"{text} is a published model that is not on this machine (it is looked for {where}), "
+            f"and nothing is downloaded to describe it: mdcg convert {text} -o OUT.mdcg does that"
+        )
     _log.info("%s downloads %s, once", model.library, text)
     # progress and licences; of SevenNet only that it failed, which the error below says
     said: Any = io.StringIO() if model.library == "sevenn" else sys.stderr
@@ -67,7 +75,6 @@ def find_checkpoint(text: str) -> tuple[str, Path]:
         while reason.__cause__ is not None:
             reason = reason.__cause__
         why = str(reason).partition(" (Caused")[0][:150]
-        where = f"{'in' if model.file.is_dir() else 'as'} {model.file}"
         raise CheckpointError(
             f"{text} is not on this machine, and {model.library} cannot download it "
             f"({type(reason).__name__}: {why}): it is looked for {where}, copy it there, or run "

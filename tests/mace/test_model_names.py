@@ -169,17 +169,44 @@ def test_without_network(cache: Path, capsys: Any) -> None:
         ("mace-off-small", "MACE-OFF23_small.model"),
         ("mace-polar-1-s", "MACEPOLAR1Smodel"),
     ):
-        for arguments in ([name, "--info"], [name, "-o", "x.mdcg"]):
-            assert mdcg_patch([*arguments, "-q"]) == 4
-            said = capsys.readouterr().err.splitlines()[-1]
-            start = f"mdcg-patch: {name} is not on this machine, and mace cannot download it (URLE"
-            assert said.startswith(start)
-            end = f"looked for as {cache / file}, copy it there, or run this once where there is a "
-            assert said.endswith(f"{end}network")
+        assert mdcg_patch([name, "-o", "x.mdcg", "-q"]) == 4
+        said = capsys.readouterr().err.splitlines()[-1]
+        start = f"mdcg-patch: {name} is not on this machine, and mace cannot download it (URLE"
+        assert said.startswith(start)
+        end = f"looked for as {cache / file}, copy it there, or run this once where there is a "
+        assert said.endswith(f"{end}network")
         with pytest.raises(mdcg.CheckpointError, match=f"looked for as {cache / file}"):
             MDCGCalculator(name)
     assert not Path("x.mdcg").exists()
     assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("command", ["info", "patch"])
+def test_a_description_downloads_nothing(
+    command: str, cache: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the file of the library's cache is described; nothing asks the network for it."""
+    from mace.calculators import foundations_models
+
+    monkeypatch.setattr(foundations_models, "_urlretrieve_with_timeout", pytest.fail)
+    for name, file in (
+        ("mace-mp-medium", "20231203mace128L1_epoch199model"),
+        ("mace-off-small", "MACE-OFF23_small.model"),
+    ):
+        given = [command, name, *(["--info"] if command == "patch" else [])]
+        program = "mdcg-patch" if command == "patch" else "mdcg info"
+        assert main(given) == 4
+        captured = capsys.readouterr()
+        assert captured.err.splitlines()[-1] == (
+            f"{program}: {name} is a published model that is not on this machine (it is "
+            f"looked for as {cache / file}), and nothing is downloaded to describe it: mdcg "
+            f"convert {name} -o OUT.mdcg does that"
+        )
+        assert captured.out == ""
+        cache.mkdir(exist_ok=True)
+        shutil.copy(WATER, cache / file)
+        assert main(given) == 0
+        assert "ScaleShiftMACE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

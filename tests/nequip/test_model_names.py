@@ -65,13 +65,16 @@ def test_a_damaged_cache(tmp_path: Path) -> None:
 
 
 def test_nequip_net_without_network(tmp_path: Path, capsys: Any) -> None:
-    assert main([NAME, "--info", "-q"]) == 4
+    assert main([NAME, "-o", "x.mdcg", "-q"]) == 4
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == (
         f"mdcg-patch: {NAME} is not on this machine, and nequip cannot download it "
         f"(ConnectionError: no network): it is looked for in {tmp_path / 'models'}, copy it there, "
         "or run this once where there is a network"
     )
+    assert main([NAME, "--info", "-q"]) == 4
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"mdcg-patch: {NAME} is a published model that is not on this machine")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,8 @@ def test_files_that_sevennet_downloads(tmp_path: Path, capsys: Any) -> None:
     util = pytest.importorskip("sevenn.util")
     place = tmp_path / ".cache/sevennet/SevenNet_omni_i8/checkpoint_sevennet_omni_i8.pth"
     assert main(["7net-omni-i8", "--info", "-q"]) == 4
+    assert f"(it is looked for as {place}), and nothing is downl" in capsys.readouterr().err
+    assert main(["7net-omni-i8", "-o", str(tmp_path / "x.mdcg"), "-q"]) == 4
     said = capsys.readouterr().err
     assert said == (
         "mdcg-patch: 7net-omni-i8 is not on this machine, and sevenn cannot download it "
