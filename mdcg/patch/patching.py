@@ -155,7 +155,7 @@ def _inspect(model: torch.nn.Module) -> _Found:
     others = [
         describe(name, module, LEFT, _NODE_LEVEL)
         for name, module in _tensor_products(model)
-        if id(module) not in taken
+        if not any(id(part) in taken for part in module.modules())
     ]
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     return _Found(type(model).__name__, entries, others, names)

@@ -33,6 +33,18 @@ def test_same_results(name: str) -> None:
     assert type(model.get_submodule("0_convolution")).__name__ == "IrrepsConvolution"
 
 
+def test_layers_of_the_report() -> None:
+    """Convolutions and self-connections of all types are patched; products of gates stay."""
+    report = mdcg.patch_model(build_model(config_of(**MODELS["parity"])))
+    patched = [f"{n}_self_connection_intro.fc_tensor_product" for n in range(3)]
+    patched += [f"{n}_convolution" for n in range(3)]
+    assert {row.name for row in report.layers if row.status == "patched"} == {*patched}
+    left = {row.name for row in report.layers if row.status != "patched"}
+    assert left == {f"{n}_equivariant_gate.gate.mul" for n in range(3)}
+    linear = mdcg.patch_model(build_model(config_of(**MODELS["like the published"])))
+    assert {row.name for row in linear.patched} == {f"{n}_convolution" for n in range(3)}
+
+
 def test_gradients_of_parameters() -> None:
     """A patched model can be trained: gradients of its parameters are those of the original."""
     from mdcg.patch import model_info, neighbor_list

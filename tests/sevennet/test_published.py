@@ -173,7 +173,7 @@ def test_rounding_of_small_cells(pretrained: Callable[[str], Path], tmp_path: Pa
         places = [[0, 0, 0], [0.5, 0.5, 0.5]] @ cell + rng.normal(scale=0.15, size=(2, 3))
         atoms = Atoms(rng.choice(TYPES, 2), places, cell=cell, pbc=True)
         system = Structure("", atoms.numbers, atoms.positions, cell, (True,) * 3)
-        own = float(evaluate_structure(model, info, system, modal)[1]["energy"])
+        own = evaluate_structure(model, info, system, modal)[1]["energy"].item()
         want = exact.get_potential_energy(atoms)
         errors.append([single.get_potential_energy(atoms) - want, own - want])
     ours, own = np.sqrt(np.mean(np.square(errors), axis=0)) / 2
