@@ -9,20 +9,23 @@ direction.
 
     python examples/neb.py
 
-This takes a few seconds. Each image has its own calculator here and keeps
-its neighbour list; with ``--shared`` one calculator evaluates all images, with the same results.
-The path is written to ``examples/output/neb.traj``, for ``ase gui``.
+This takes a few seconds. One batch evaluates all images of a step, which uses a GPU better. With
+``--single`` each image has its own calculator and is evaluated alone: the results are the same, and
+so is the time on one core of a CPU. The path is written to ``examples/output/neb.traj``, for ``ase
+gui``.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
 from ase import Atoms
 from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.filters import FrechetCellFilter
 from ase.mep import NEB
 from ase.optimize import BFGS
@@ -30,6 +33,25 @@ from ase.optimize import BFGS
 from mdcg import MDCGCalculator
 
 HERE = Path(__file__).resolve().parent
+
+
+class BatchNEB(NEB):
+    """A band of images that a calculator evaluates together, in one batch for each step."""
+
+    def __init__(self, images: list[Atoms], calculator: MDCGCalculator, **options: Any) -> None:
+        super().__init__(images, **options)
+        self.calculator = calculator
+        for image in images:
+            image.calc = None
+
+    def get_forces(self) -> Any:
+        """Evaluate the images that have moved, and let ASE find the forces along the band."""
+        moved = [image for image in self.images if not image.calc or image.calc.check_state(image)]
+        for image, found in zip(moved, self.calculator.batch(moved), strict=True):
+            image.calc = SinglePointCalculator(
+                image, energy=found["energy"], forces=found["forces"]
+            )
+        return super().get_forces()
 
 
 def ends_of_the_hop(crystal: Atoms, fmax: float) -> tuple[Atoms, Atoms]:
@@ -52,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--cells", type=int, default=2, help="of the crystal along each axis")
     add("--images", type=int, default=7, help="odd, both ends included (default: %(default)s)")
     add("--fmax", type=float, default=0.02, help="in eV/Å (default: %(default)s)")
-    add("--shared", action="store_true", help="one calculator for all images")
+    add("--single", action="store_true", help="one image after the other, not all in one batch")
     add("--out", type=Path, default=HERE / "output", help="folder for the path")
     options = parser.parse_args(arguments)
 
@@ -65,9 +87,13 @@ def main(arguments: list[str] | None = None) -> None:
     before, after = ends_of_the_hop(crystal, options.fmax / 10)
 
     images = [before, *(before.copy() for _ in range(options.images - 2)), after]
-    for image in images:
-        image.calc = calculator if options.shared else MDCGCalculator(options.package)
-    band = NEB(images, climb=True, method="improvedtangent", allow_shared_calculator=options.shared)
+    settings = {"climb": True, "method": "improvedtangent"}
+    if options.single:
+        band = NEB(images, **settings)
+        for image in images:
+            image.calc = MDCGCalculator(options.package)
+    else:
+        band = BatchNEB(images, calculator, **settings)
     band.interpolate(mic=True)
     optimizer = BFGS(band, logfile=None)
     if not optimizer.run(fmax=options.fmax, steps=300):
