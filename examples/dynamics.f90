@@ -18,6 +18,7 @@ module water
     character(8), allocatable :: names(:)
     integer(c_int32_t), allocatable, target :: types(:)
     real(c_double), allocatable, target :: x(:, :), f(:, :) ! (3, num_atoms)
+    real(c_double), allocatable, target :: energies(:)
     real(c_double), allocatable :: v(:, :), mass(:)
     real(c_double), target :: cell(3, 3), energy, virial(3, 3)
 
@@ -53,7 +54,7 @@ contains
         read (file, *, iostat=status) num_atoms
         if (status /= 0) call stop_because(path, "the first line is not a number of atoms")
         allocate (names(num_atoms), types(num_atoms), mass(num_atoms))
-        allocate (x(3, num_atoms), v(3, num_atoms), f(3, num_atoms))
+        allocate (x(3, num_atoms), v(3, num_atoms), f(3, num_atoms), energies(num_atoms))
         read (file, "(a)", iostat=status) line
         if (status == 0 .and. index(line, 'Lattice="') == 0) status = 1
         first = index(line, 'Lattice="') + len('Lattice="')
@@ -75,10 +76,10 @@ contains
         if (status /= 0) call stop_because(path, "cannot be written")
         write (file, "(i0)") num_atoms
         write (file, "(a, 9(g0, 1x), a, g0, a, 9(g0, 1x), a)") 'Lattice="', cell, &
-            '" Properties=species:S:1:pos:R:3:forces:R:3 energy=', energy, ' stress="', &
+            '" Properties=species:S:1:pos:R:3:forces:R:3:energies:R:1 energy=', energy, ' stress="', &
             -virial / volume(), '"'
         do i = 1, num_atoms
-            write (file, "(a, 6(1x, g0))") trim(names(i)), x(:, i), f(:, i)
+            write (file, "(a, 7(1x, g0))") trim(names(i)), x(:, i), f(:, i), energies(i)
         end do
         close (file)
     end subroutine
@@ -116,7 +117,7 @@ contains
         end do
     end function
 
-    ! Energy, forces and virial at the positions in x.
+    ! Energies, forces and virial at the positions in x.
     subroutine evaluate(model)
         type(c_ptr), intent(in) :: model
         type(mdcg_system) :: system
@@ -130,6 +131,7 @@ contains
         system%make_edges = 1
         results%size = c_sizeof(results)
         results%energy = c_loc(energy)
+        results%energies = c_loc(energies)
         results%forces = c_loc(f)
         results%virial = c_loc(virial)
         call check("evaluating", mdcg_evaluate(model, system, results=results))

@@ -1,4 +1,5 @@
-! The C interface of libmdcg for Fortran 2018. mdcg.h says what each function and field means.
+! The C interface of libmdcg for Fortran 2018. mdcg.h says what each function and field means. Use
+! the file that was installed with the library.
 !
 ! Structs have the names and fields of C. Their numbers are 0 and their pointers null at first; set
 ! `size` to c_sizeof of the variable, then what is needed. Arrays are given by c_loc of a contiguous

@@ -182,11 +182,12 @@ def test_trajectory_of_the_example_in_c(dynamics: Path, tmp_path: Path) -> None:
     ends = [ase.io.read(tmp_path / f"{name}.xyz") for name in ("dynamics", "in_c")]
     np.testing.assert_allclose(ends[0].positions, ends[1].positions, rtol=0, atol=1e-9)
     energy, forces = ends[0].get_potential_energy(), ends[0].get_forces()
-    stress = ends[0].get_stress()
+    stress, energies = ends[0].get_stress(), ends[0].get_potential_energies()
     ends[0].calc = MDCGCalculator(WATER / "water.mdcg", skin=0.0)
     ends[0].pbc = True
     assert energy == pytest.approx(ends[0].get_potential_energy(), rel=1e-12, abs=1e-12)
     np.testing.assert_allclose(forces, ends[0].get_forces(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(energies, ends[0].get_potential_energies(), rtol=0, atol=1e-12)
     np.testing.assert_allclose(stress, ends[0].get_stress(), rtol=0, atol=1e-14)
 
 
