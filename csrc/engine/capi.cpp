@@ -29,7 +29,7 @@ struct mdcg_model {
         for (const std::string& name : evaluator.info().type_names) names.push_back(name.c_str());
         for (const mdcg::Input& input : evaluator.info().inputs) {
             input_names.push_back(input.name.c_str());
-            input_defaults.push_back(input.preset);
+            input_defaults.push_back(input.default_value);
         }
     }
     mdcg::Evaluator evaluator;

@@ -97,9 +97,9 @@ public:
     }
 
     // Lets operations take tensors that have changed with inputs of the system.
-    void take_inputs() {
+    void reload_tensors() {
         for (std::size_t i = 0; i < ops_.size(); ++i)
-            if (program_.ops[i]->follows_inputs) ops_[i]->on_new_inputs();
+            if (program_.ops[i]->depends_on_inputs) ops_[i]->on_new_inputs();
     }
 
     // Computes energies and, with `with_gradient`, the gradients of edge vectors. Programs

@@ -48,7 +48,7 @@ bool same(const std::vector<double>& a, const std::vector<double>& b) {
 
 InputTensors::InputTensors(std::shared_ptr<const Package> package, const ModelInfo& info)
     : file_(std::move(package)), package_(file_), inputs_(info.inputs) {
-    for (const Input& input : inputs_) defaults_.push_back(input.preset);
+    for (const Input& input : inputs_) defaults_.push_back(input.default_value);
     values_ = defaults_;
     embeddings_.resize(inputs_.size());
     const Fields manifest(package_->manifest(), *package_, "manifest");
@@ -56,14 +56,14 @@ InputTensors::InputTensors(std::shared_ptr<const Package> package, const ModelIn
     if (inputs_.empty()) manifest.fail("has an input_network, and no inputs");
     read(manifest, info);
     std::map<std::string, const void*> numbers;
-    for (auto& [name, followed] : followed_) {
-        const auto* const source = static_cast<const unsigned char*>(followed.tensor->data);
+    for (auto& [name, dependent] : dependent_) {
+        const auto* const source = static_cast<const unsigned char*>(dependent.tensor->data);
         const std::size_t bytes =
-            size(followed.tensor->count) * about(followed.tensor->dtype).bytes;
-        followed.data.assign(source, source + bytes);
-        numbers[name] = followed.data.data();
+            size(dependent.tensor->count) * about(dependent.tensor->dtype).bytes;
+        dependent.data.assign(source, source + bytes);
+        numbers[name] = dependent.data.data();
     }
-    if (!followed_.empty()) package_ = Package::with_numbers(file_, numbers);
+    if (!dependent_.empty()) package_ = Package::with_numbers(file_, numbers);
 }
 
 void InputTensors::read(const Fields& manifest, const ModelInfo& info) {
@@ -99,21 +99,21 @@ void InputTensors::read(const Fields& manifest, const ModelInfo& info) {
         const Tensor* const tensor = package_->find(name);
         if (tensor == nullptr || (tensor->dtype != Dtype::f32 && tensor->dtype != Dtype::f64))
             named.fail(name.c_str(), "factors of no tensor", "the name of a tensor of numbers");
-        Followed followed;
-        followed.tensor = tensor;
+        DependentTensor dependent;
+        dependent.tensor = tensor;
         std::vector<std::int64_t> shape = tensor->shape;
         const bool shared = named.tensor(name.c_str()).shape.size() == shape.size() &&
                             !shape.empty() && shape[0] == info.num_types();
         if (shared) shape.erase(shape.begin());  // the same for all types
         shape.insert(shape.begin(), units_);
-        followed.factors = named.values<double>(name.c_str(), shape, Content::constants);
-        followed.items = size(tensor->count);
-        if (shared) followed.items /= size(tensor->shape[0]);
-        followed_.emplace(name, std::move(followed));
+        dependent.factors = named.values<double>(name.c_str(), shape, Content::constants);
+        dependent.items = size(tensor->count);
+        if (shared) dependent.items /= size(tensor->shape[0]);
+        dependent_.emplace(name, std::move(dependent));
     }
-    const bool preset = std::none_of(defaults_.begin(), defaults_.end(),
+    const bool has_defaults = std::none_of(defaults_.begin(), defaults_.end(),
                                      [](double value) { return std::isnan(value); });
-    start_ = preset ? hidden(defaults_) : std::vector<double>(size(units_), 0.0);
+    hidden_of_file_ = has_defaults ? hidden(defaults_) : std::vector<double>(size(units_), 0.0);
 }
 
 InputTensors::Layer InputTensors::read_layer(const Fields& fields, std::int64_t in,
@@ -135,7 +135,7 @@ InputTensors::Layer InputTensors::read_layer(const Fields& fields, std::int64_t 
 
 std::vector<std::string> InputTensors::names() const {
     std::vector<std::string> found;
-    for (const auto& [name, followed] : followed_) found.push_back(name);
+    for (const auto& [name, dependent] : dependent_) found.push_back(name);
     return found;
 }
 
@@ -185,7 +185,7 @@ std::vector<double> InputTensors::hidden(const std::vector<double>& values) cons
 
 // Adds the change of the hidden units times the factors to the numbers of the file.
 template <typename T>
-void InputTensors::fill(const Followed& from, const std::vector<double>& change,
+void InputTensors::fill(const DependentTensor& from, const std::vector<double>& change,
                         std::vector<unsigned char>& to) const {
     const auto* const source = static_cast<const unsigned char*>(from.tensor->data);
     to.assign(source, source + from.data.size());
@@ -209,17 +209,17 @@ bool InputTensors::set(std::vector<double> values) {
     try {
         std::vector<double> change;  // empty: the numbers of the file
         if (!same(values, defaults_)) change = hidden(values);
-        for (std::size_t u = 0; u < change.size(); ++u) change[u] -= start_[u];
-        for (const auto& [name, followed] : followed_)
-            followed.tensor->dtype == Dtype::f64 ? fill<double>(followed, change, found[name])
-                                                 : fill<float>(followed, change, found[name]);
+        for (std::size_t u = 0; u < change.size(); ++u) change[u] -= hidden_of_file_[u];
+        for (const auto& [name, dependent] : dependent_)
+            dependent.tensor->dtype == Dtype::f64 ? fill<double>(dependent, change, found[name])
+                                                 : fill<float>(dependent, change, found[name]);
     } catch (const std::range_error&) {
         bad_argument("with " + values_text(inputs_, values) +
                      ", weights of the model are not finite numbers, expected values like those "
                      "that it was trained with");
     }
-    for (auto& [name, followed] : followed_)  // operations know the addresses
-        std::copy(found[name].begin(), found[name].end(), followed.data.begin());
+    for (auto& [name, dependent] : dependent_)  // operations know the addresses
+        std::copy(found[name].begin(), found[name].end(), dependent.data.begin());
     values_ = std::move(values);
     return true;
 }

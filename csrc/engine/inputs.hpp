@@ -46,7 +46,7 @@ private:
         std::vector<double> rows;  // [count][units] or empty
         std::vector<Layer> layers;
     };
-    struct Followed {
+    struct DependentTensor {
         const Tensor* tensor = nullptr;   // as it is in the file
         std::vector<double> factors;      // [units][items]
         std::size_t items = 0;            // of the tensor, or of each of its types
@@ -57,7 +57,7 @@ private:
     Layer read_layer(const Fields& fields, std::int64_t in, bool last) const;
     std::vector<double> hidden(const std::vector<double>& values) const;
     template <typename T>
-    void fill(const Followed& from, const std::vector<double>& change,
+    void fill(const DependentTensor& from, const std::vector<double>& change,
               std::vector<unsigned char>& to) const;
 
     std::shared_ptr<const Package> file_, package_;
@@ -66,9 +66,9 @@ private:
     std::int64_t units_ = 0;
     Activation activation_ = Activation::none;
     double factor_ = 1;
-    std::map<std::string, Followed> followed_;
+    std::map<std::string, DependentTensor> dependent_;
     std::vector<double> values_, defaults_;
-    std::vector<double> start_;  // hidden units that the tensors of the file belong to
+    std::vector<double> hidden_of_file_;  // hidden units that its tensors belong to
 };
 
 }  // namespace mdcg

@@ -70,7 +70,7 @@ public:
         return true;
     }
 
-    void take_inputs() override { executor_.take_inputs(); }
+    void reload_tensors() override { executor_.reload_tensors(); }
 
     void do_release() override {
         graph_ = Graph();
@@ -178,7 +178,7 @@ void Model::evaluate(System system, Communicator* communicator, const Results& r
         periodic == nullptr ? shifted
                             : system.cell == nullptr && (periodic[0] || periodic[1] || periodic[2]);
     check_system(results, system.energy_weights, lacks_cell);
-    system.inputs = use_inputs(system.inputs, system.num_nodes);
+    system.inputs = apply_inputs(system.inputs, system.num_nodes);
     const ListNumbers held = std::exchange(list_, {});
     system.same_edges = system.list.edges != 0 && system.list.edges == held.edges;
     system.same_shifts =
@@ -193,12 +193,12 @@ void Model::evaluate(System system, Communicator* communicator, const Results& r
     if (list_.shifts == 0) list_.shifts = next_list_number();
 }
 
-const double* Model::use_inputs(const double* given, std::int64_t num_nodes) {
+const double* Model::apply_inputs(const double* given, std::int64_t num_nodes) {
     if (info_.inputs.empty()) return nullptr;
     // an evaluation without nodes and inputs only loads kernels
     if (given != nullptr || num_nodes > 0) {
         if (inputs_.set(inputs_.complete(given))) inputs_taken_ = false;
-        if (!inputs_taken_) take_inputs();
+        if (!inputs_taken_) reload_tensors();
         inputs_taken_ = true;
     }
     return inputs_.values();
@@ -206,7 +206,7 @@ const double* Model::use_inputs(const double* given, std::int64_t num_nodes) {
 
 bool Model::evaluate_cell(CellSystem system, const Results& results) {
     check_system(results, system.energy_weights, false);
-    system.inputs = use_inputs(system.inputs, system.num_nodes);
+    system.inputs = apply_inputs(system.inputs, system.num_nodes);
     const ListNumbers held = std::exchange(list_, {});
     const bool found = with_waves(system.cell, system.periodic, [&](const double* waves_cell) {
         system.waves_cell = waves_cell;

@@ -92,7 +92,7 @@ protected:
           package_(inputs_.package()),
           info_(std::move(info)),
           program_(*package_, info_, stages) {
-        program_.follow_inputs(*package_, inputs_.names());
+        program_.find_dependent_ops(*package_, inputs_.names());
     }
 
     virtual void do_evaluate(const System& system, Communicator* communicator,
@@ -101,7 +101,7 @@ protected:
     virtual bool do_evaluate_batch(const Batch&, const Results&) { return false; }
     virtual void do_release() = 0;
     // Lets operations take tensors that have changed with inputs of the system.
-    virtual void take_inputs() = 0;
+    virtual void reload_tensors() = 0;
     // Adds the entries that only this kind of model reports.
     virtual void add_to_report(nlohmann::json& out) const = 0;
     virtual const std::vector<LayerTime>& times() const = 0;  // [num_ops] of the last evaluation
@@ -148,7 +148,7 @@ private:
     bool with_waves(const double* cell, const bool* periodic, const Evaluate& evaluate);
 
     // Sets the inputs of the next evaluation, and returns their values, or null without inputs.
-    const double* use_inputs(const double* given, std::int64_t num_nodes);
+    const double* apply_inputs(const double* given, std::int64_t num_nodes);
 
     ListNumbers list_;
     bool inputs_taken_ = true;  // by the operations

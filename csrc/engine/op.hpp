@@ -108,10 +108,10 @@ public:
     bool joins_systems = true;            // on devices a call may be for all systems of a batch
     bool can_add = false;                 // it heeds Operand::accumulate of its single output
     std::deque<Operand> inputs, outputs;  // a deque, so that addresses of operands stay valid
-    // Tensors that may depend on inputs of the system. If one does (`follows_inputs`), the
+    // Tensors that may depend on inputs of the system. If one does (`depends_on_inputs`), the
     // operation reads them again when the inputs have changed.
     std::vector<const Tensor*> input_tensors;
-    bool follows_inputs = false;
+    bool depends_on_inputs = false;
     // The next operation, if it is the only reader of this one's single output; set for operations
     // without inputs. This operation may then write the next one's result and read its gradient:
     // the buffer plan keeps both for it.

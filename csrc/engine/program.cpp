@@ -389,12 +389,12 @@ void Program::find_gradients() {
     }
 }
 
-void Program::follow_inputs(const Package& package, const std::vector<std::string>& tensors) {
+void Program::find_dependent_ops(const Package& package, const std::vector<std::string>& tensors) {
     for (const std::string& name : tensors) {
         bool found = false;
         for (const auto& op : ops)
             for (const Tensor* const tensor : op->input_tensors)
-                if (tensor->name == name) found = op->follows_inputs = true;
+                if (tensor->name == name) found = op->depends_on_inputs = true;
         if (!found)
             package.fail("tensor " + name +
                          " depends on inputs, expected a table, a weight, a bias or a shift of a "
@@ -402,15 +402,15 @@ void Program::follow_inputs(const Package& package, const std::vector<std::strin
     }
     // an operation may also have multiplied in the weights of the next one
     for (const auto& op : ops)
-        if (op->only_reader != nullptr && op->only_reader->follows_inputs)
-            op->follows_inputs = true;
+        if (op->only_reader != nullptr && op->only_reader->depends_on_inputs)
+            op->depends_on_inputs = true;
 }
 
 Program validate(const std::shared_ptr<const Package>& file) {
     const Package& package = *file;
     const ModelInfo info = read_model_info(package);
     Program program(package, info, Stages::shared);
-    program.follow_inputs(package, InputTensors(file, info).names());
+    program.find_dependent_ops(package, InputTensors(file, info).names());
     for (const Program::Value& value : program.values)
         if (value.writers.empty() && !value.merged)
             package.fail("no layer writes the value \"" + value.name +

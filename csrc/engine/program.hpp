@@ -76,7 +76,7 @@ public:
 
     // Marks the operations with tensors of these names. Throws EngineError if there is no operation
     // that can read one of them again.
-    void follow_inputs(const Package& package, const std::vector<std::string>& tensors);
+    void find_dependent_ops(const Package& package, const std::vector<std::string>& tensors);
 
     // The number of inputs and outputs of all operations.
     std::size_t num_operands() const;

@@ -51,17 +51,17 @@ struct Scale {
 template <typename T>
 struct Normalize {
     const T* x;        // [count * width]
-    const T* density;  // [count * density_width]
+    const T* y;        // [count * y_width], the density
     T* out;            // [count * width]
     const T* g;        // [count * width], gradient of out
     T* dx;             // [count * width], null: not wanted
-    T* d_density;      // [count * density_width], null: not wanted
+    T* dy;             // [count * y_width], null: not wanted
     Long count;
-    int width, density_width, add_x, add_density;
+    int width, y_width, add_x, add_y;
     double alpha, beta;
 
     MDCG_HD T factor(Long n) const {
-        return T(1) / (T(beta) * density[n * density_width] + T(alpha));
+        return T(1) / (T(beta) * y[n * y_width] + T(alpha));
     }
     template <class Row>
     MDCG_HD void forward(const Row& row) const {
@@ -75,15 +75,15 @@ struct Normalize {
         const Long at = row.number * width;
         typename Row::Sum dot{};
         row.each(width, [&](int j) {
-            const auto dy = row.load(g + at + j);
-            dot.add(row.load(x + at + j) * dy);
-            if (dx != nullptr) row.put(dx + at + j, s * dy, add_x);
+            const auto d = row.load(g + at + j);
+            dot.add(row.load(x + at + j) * d);
+            if (dx != nullptr) row.put(dx + at + j, s * d, add_x);
         });
-        if (d_density == nullptr) return;
+        if (dy == nullptr) return;
         const T slope = T(beta) * s * s * row.total(dot);
-        T* const d = d_density + row.number * density_width;
-        row.each_item(density_width, [&](int j) {
-            const T old = add_density ? d[j] : T(0);
+        T* const d = dy + row.number * y_width;
+        row.each_item(y_width, [&](int j) {
+            const T old = add_y ? d[j] : T(0);
             d[j] = j == 0 ? old - slope : old;
         });
     }

@@ -485,7 +485,7 @@ void register_engine(py::module_& m) {
         for (const mdcg::Input& input : e.info().inputs) {
             py::dict entry;
             entry["name"] = input.name;
-            entry["default"] = input.preset;
+            entry["default"] = input.default_value;
             entry["expected"] = input.range_text();
             found.append(entry);
         }

@@ -80,10 +80,10 @@ void CudaExecutor<T>::prepare() {
 }
 
 template <typename T>
-void CudaExecutor<T>::take_inputs() {
+void CudaExecutor<T>::reload_tensors() {
     forget_steps();
     for (std::size_t i = 0; i < ops_.size(); ++i)
-        if (program_.ops[i]->follows_inputs) ops_[i]->on_new_inputs(stream_);
+        if (program_.ops[i]->depends_on_inputs) ops_[i]->on_new_inputs(stream_);
     stream_.synchronize();
 }
 

@@ -40,7 +40,7 @@ public:
 
     // Lets operations take tensors that have changed with inputs of the system. Captured steps are
     // captured again, because addresses of matrices and numbers in arguments may have changed.
-    void take_inputs();
+    void reload_tensors();
     // Drops the cached list of ghosts. All ranks call this together.
     void forget_ghosts() { ghosts_.forget_list(); }
     // Takes a new list, or other types. Must be called before the first run.

@@ -131,12 +131,12 @@ public:
         return true;
     }
 
-    void take_inputs() override {
+    void reload_tensors() override {
         if (executor_ == nullptr) {
             ops_.clear();  // they are made from the new tensors
             return;
         }
-        timed(false, [&] { executor_->take_inputs(); });
+        timed(false, [&] { executor_->reload_tensors(); });
     }
 
     void do_release() override {

@@ -112,9 +112,9 @@ std::vector<Input> read_inputs(const Fields& manifest) {
         }
         if (fields.has("count")) input.count = fields.integer("count", 1, limits::MAX_INPUT_VALUES);
         if (fields.has("default")) {
-            input.preset = fields.number("default");
-            if (!input.takes(input.preset))
-                fields.fail("default", number_text(input.preset), input.range_text());
+            input.default_value = fields.number("default");
+            if (!input.takes(input.default_value))
+                fields.fail("default", number_text(input.default_value), input.range_text());
         }
         found.push_back(std::move(input));
     }
@@ -474,7 +474,7 @@ std::string inputs_text(const ModelInfo& info) {
         text += (text.empty() ? "made for " : ", ") + name + "=" + std::to_string(value);
     for (const Input& input : info.inputs) {
         text += (text.empty() ? "reads " : ", ") + input.name;
-        if (!std::isnan(input.preset)) text += " (default " + number_text(input.preset) + ")";
+        if (!std::isnan(input.default_value)) text += " (default " + number_text(input.default_value) + ")";
     }
     return text;
 }

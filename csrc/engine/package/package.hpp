@@ -101,7 +101,7 @@ struct Input {
     bool whole = false;                  // takes whole numbers only
     std::optional<std::int64_t> lowest;  // none: any value
     std::int64_t count = 0;              // the values are lowest .. lowest + count - 1; 0: no last
-    double preset = std::numeric_limits<double>::quiet_NaN();  // the default; NaN: none
+    double default_value = std::numeric_limits<double>::quiet_NaN();  // NaN: none
 
     bool takes(double value) const;
     std::string range_text() const;  // "a whole number from -2 to 2"

@@ -34,7 +34,7 @@ public:
     void prepare(KernelStore& kernels) override;
     void on_new_inputs() override {
         if (!x_.present()) x_table_ = spec_.x_table<T>();
-        if (types_) types_->take();
+        if (types_) types_->load_tensors();
     }
     void begin(const Graph& graph) override {
         by_type_ = types_ && types_->begin(graph);

@@ -22,8 +22,8 @@ public:
     // `spec` must outlive this object.
     explicit CpuTypeSums(const ConvSpec& spec);
     // Takes the tensors of the specification, which may have changed.
-    void take() {
-        matrices_.take();
+    void load_tensors() {
+        matrices_.load_tensors();
         known_.clear();
     }
     // To be called for every list, by one thread. Returns false if sums by type do not pay: nodes

@@ -73,7 +73,7 @@ public:
         upload_matrices(stream);
     }
     void on_new_inputs(const DeviceStream& stream) override {
-        matrices_.take();
+        matrices_.load_tensors();
         if (!present_.empty()) upload_matrices(stream);
     }
     bool fuses_next_op(const CudaWorker<T>&) const override { return matrices_.composed(); }

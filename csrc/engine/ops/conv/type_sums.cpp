@@ -62,11 +62,11 @@ TypeMatrices<T>::TypeMatrices(const ConvSpec& spec)
                     written || (path.out == i && has_path_to(linear_->x.rows.blocks[path.in]));
         if (written) blocks_.push_back(i);
     }
-    take();
+    load_tensors();
 }
 
 template <typename T>
-void TypeMatrices<T>::take() {
+void TypeMatrices<T>::load_tensors() {
     x_table_ = spec_.x_table<T>();
     by_type_.clear();
     weights_.clear();

@@ -31,7 +31,7 @@ public:
     explicit TypeMatrices(const ConvSpec& spec);
 
     // Takes the tensors of the specifications, which may have changed.
-    void take();
+    void load_tensors();
     bool composed() const { return linear_ != nullptr; }
     // The value that is written, and the numbers of its blocks to which a path leads.
     const Operand& out() const { return out_; }

@@ -32,12 +32,8 @@ void expect_scalars(const OpSpec& op, const char* key, const Operand& x, int blo
 }
 
 // out[u] = sum over the components of all blocks of x[u] y[u]
-struct DotSpec : OpSpec {
-    const Operand& x = input("x", saved_for_backward);
-    const Operand& y = input("y", saved_for_backward);
-    const Operand& out = output("out");
-
-    explicit DotSpec(const LayerEntry& given) : OpSpec(given) {
+struct DotSpec : TwoInputsSpec {
+    explicit DotSpec(const LayerEntry& given) : TwoInputsSpec(given) {
         if (!same_irreps(x.rows, y.rows))
             fields.fail("y", irreps_text(y.rows), irreps_text(x.rows) + " as x");
         expect_scalars(*this, "out", out, 1, equal_channels(*this, "x", x));
@@ -47,29 +43,13 @@ struct DotSpec : OpSpec {
     void prepare(Dot<T>& a, const Keep&) const {
         a.components = components_of(x.rows);
         a.channels = out.rows.width;
-        a.add_x = x.accumulate;
-        a.add_y = y.accumulate;
-    }
-    template <typename T, class Rows, class Launch>
-    void run(const Rows& rows, Dot<T> a, const Launch& launch) const {
-        a.x = rows.value(x);
-        a.y = rows.value(y);
-        a.out = rows.value(out);
-        a.g = rows.gradient(out);
-        a.dx = rows.gradient(x);
-        a.dy = rows.gradient(y);
-        launch(a);
     }
 };
 const RegisterRowOp<DotSpec, Dot> registered_dot{"dot"};
 
 // Every component of channel u of block b of x times y[b][u].
-struct ModulateSpec : OpSpec {
-    const Operand& x = input("x", saved_for_backward);
-    const Operand& y = input("y", saved_for_backward);
-    const Operand& out = output("out");
-
-    explicit ModulateSpec(const LayerEntry& given) : OpSpec(given) {
+struct ModulateSpec : TwoInputsSpec {
+    explicit ModulateSpec(const LayerEntry& given) : TwoInputsSpec(given) {
         expect_same_irreps(x, out);
         const int blocks = static_cast<int>(x.rows.blocks.size());
         expect_scalars(*this, "y", y, blocks, equal_channels(*this, "x", x));
@@ -82,18 +62,6 @@ struct ModulateSpec : OpSpec {
         keep(a.first, first);
         a.blocks = static_cast<int>(x.rows.blocks.size());
         a.channels = x.rows.blocks[0].stride;
-        a.add_x = x.accumulate;
-        a.add_y = y.accumulate;
-    }
-    template <typename T, class Rows, class Launch>
-    void run(const Rows& rows, Modulate<T> a, const Launch& launch) const {
-        a.x = rows.value(x);
-        a.y = rows.value(y);
-        a.out = rows.value(out);
-        a.g = rows.gradient(out);
-        a.dx = rows.gradient(x);
-        a.dy = rows.gradient(y);
-        launch(a);
     }
 };
 const RegisterRowOp<ModulateSpec, Modulate> registered_modulate{"modulate"};

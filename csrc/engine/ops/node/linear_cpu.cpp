@@ -21,10 +21,10 @@ class CpuLinear : public CpuOp<T> {
 public:
     explicit CpuLinear(const LinearSpec& spec)
         : spec_(spec), x_(spec.x), out_(spec.out), types_(spec.num_types), order_(spec.by_in) {
-        take();
+        load_tensors();
     }
 
-    void on_new_inputs() override { take(); }
+    void on_new_inputs() override { load_tensors(); }
 
     // Models have many types but systems have few, so matrices are packed when they are needed.
     void begin(const Graph& graph) override {
@@ -78,7 +78,7 @@ private:
     };
 
     // Takes the tensors of the specification, which may have changed.
-    void take() {
+    void load_tensors() {
         paths_.clear();
         biases_.clear();
         seen_.assign(size(types_), 0);

@@ -52,48 +52,29 @@ struct ScaleSpec : OpSpec {
 const RegisterRowOp<ScaleSpec, Scale> scale{"scale"};
 
 // out = x / (density * beta + alpha)
-struct NormalizeSpec : OpSpec {
-    const Operand& x = input("x", saved_for_backward);
-    const Operand& density = input("density", saved_for_backward);
-    const Operand& out = output("out");
+struct NormalizeSpec : TwoInputsSpec {
     double alpha = fields.number("alpha"), beta = fields.number("beta");
 
-    explicit NormalizeSpec(const LayerEntry& given) : OpSpec(given) {
+    explicit NormalizeSpec(const LayerEntry& given) : TwoInputsSpec(given, "density") {
         expect_same_irreps(x, out);
-        if (density.rows.features != 1)
-            fields.fail("density has " + std::to_string(density.rows.features) +
+        if (y.rows.features != 1)
+            fields.fail("density has " + std::to_string(y.rows.features) +
                         " features, expected 1x0e");
     }
 
     template <typename T, class Keep>
     void prepare(Normalize<T>& a, const Keep&) const {
         a.width = x.rows.width;
-        a.density_width = density.rows.width;
-        a.add_x = x.accumulate;
-        a.add_density = density.accumulate;
+        a.y_width = y.rows.width;
         a.alpha = alpha;
         a.beta = beta;
-    }
-    template <typename T, class Rows, class Launch>
-    void run(const Rows& rows, Normalize<T> a, const Launch& launch) const {
-        a.x = rows.value(x);
-        a.density = rows.value(density);
-        a.out = rows.value(out);
-        a.g = rows.gradient(out);
-        a.dx = rows.gradient(x);
-        a.d_density = rows.gradient(density);
-        launch(a);
     }
 };
 const RegisterRowOp<NormalizeSpec, Normalize> normalize{"normalize"};
 
 // out = x * y, item by item. Only products of scalars are equivariant.
-struct ProductSpec : OpSpec {
-    const Operand& x = input("x", saved_for_backward);
-    const Operand& y = input("y", saved_for_backward);
-    const Operand& out = output("out");
-
-    explicit ProductSpec(const LayerEntry& given) : OpSpec(given) {
+struct ProductSpec : TwoInputsSpec {
+    explicit ProductSpec(const LayerEntry& given) : TwoInputsSpec(given) {
         expect_same_irreps(x, out);
         expect_same_irreps(y, out);
         for (const Block& block : y.rows.blocks)
@@ -103,18 +84,6 @@ struct ProductSpec : OpSpec {
     template <typename T, class Keep>
     void prepare(Product<T>& a, const Keep&) const {
         a.width = x.rows.width;
-        a.add_x = x.accumulate;
-        a.add_y = y.accumulate;
-    }
-    template <typename T, class Rows, class Launch>
-    void run(const Rows& rows, Product<T> a, const Launch& launch) const {
-        a.x = rows.value(x);
-        a.y = rows.value(y);
-        a.out = rows.value(out);
-        a.g = rows.gradient(out);
-        a.dx = rows.gradient(x);
-        a.dy = rows.gradient(y);
-        launch(a);
     }
 };
 const RegisterRowOp<ProductSpec, Product> registered_product{"product"};

@@ -138,13 +138,13 @@ class RowOp : public RowLauncher<T, Place> {
     using Step = typename RowLauncher<T, Place>::Step;
 
 public:
-    explicit RowOp(const Spec& spec) : spec_(spec) { take(); }
+    explicit RowOp(const Spec& spec) : spec_(spec) { load_tensors(); }
     void forward(Step& step, Range nodes) const override { run({step, nodes, false}); }
     void backward(Step& step, Range nodes) const override { run({step, nodes, true}); }
 
 protected:
     // Takes the tensors of the specification, which may have changed.
-    void take() {
+    void load_tensors() {
         this->forget_kept();
         arguments_ = {};
         spec_.prepare(arguments_, [this](auto& at, auto values) { this->keep(at, values); });
@@ -168,16 +168,40 @@ struct RowOps {
     template <typename T>
     struct Host : RowOp<T, OnHost, Spec, Arguments> {
         using RowOp<T, OnHost, Spec, Arguments>::RowOp;
-        void on_new_inputs() override { this->take(); }
+        void on_new_inputs() override { this->load_tensors(); }
     };
     template <typename T>
     struct Device : RowOp<T, OnDevice, Spec, Arguments> {
         using RowOp<T, OnDevice, Spec, Arguments>::RowOp;
         void on_new_inputs(const DeviceStream& stream) override {
-            this->take();
+            this->load_tensors();
             this->upload(stream);
         }
     };
+};
+
+// An operation of two values, whose rows and gradients its arguments name x, y, out, g, dx and dy.
+struct TwoInputsSpec : OpSpec {
+    const Operand &x, &y, &out;
+
+    explicit TwoInputsSpec(const LayerEntry& given, const char* second = "y")
+        : OpSpec(given),
+          x(input("x", saved_for_backward)),
+          y(input(second, saved_for_backward)),
+          out(output("out")) {}
+
+    template <class Arguments, class Rows, class Launch>
+    void run(const Rows& rows, Arguments a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.y = rows.value(y);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.dy = rows.gradient(y);
+        a.add_x = x.accumulate;
+        a.add_y = y.accumulate;
+        launch(a);
+    }
 };
 
 // const RegisterRowOp<ScaleSpec, Scale> scale{"scale"};
