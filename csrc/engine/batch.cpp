@@ -1,6 +1,7 @@
 #include "engine/batch.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -13,6 +14,15 @@ namespace {
 
 // Nodes of a group that a thread evaluates at once: few enough for its caches.
 constexpr std::int64_t JOINED_NODES = 48;
+
+std::array<ResultRows, 6> result_rows(int descriptor_width) {
+    return {{{&Results::energy, true, 1},
+             {&Results::virial, true, 9},
+             {&Results::energies, false, 1},
+             {&Results::forces, false, 3},
+             {&Results::virials, false, 9},
+             {&Results::descriptors, false, descriptor_width}}};
+}
 
 }  // namespace
 
@@ -32,95 +42,81 @@ void check_batch(const Batch& batch, int num_types) {
 
 Results results_of(const Results& results, const Batch& batch, std::int64_t system,
                    int descriptor_width) {
-    const std::int64_t first = batch.first_node[system];
-    const auto at = [](double* rows, std::int64_t items) {
-        return rows != nullptr ? rows + items : nullptr;
-    };
     Results found = results;
-    found.energy = at(results.energy, system);
-    found.virial = at(results.virial, 9 * system);
-    found.energies = at(results.energies, first);
-    found.forces = at(results.forces, 3 * first);
-    found.virials = at(results.virials, 9 * first);
-    found.descriptors = at(results.descriptors, descriptor_width * first);
+    for (const ResultRows& rows : result_rows(descriptor_width))
+        if (found.*rows.field != nullptr)
+            found.*rows.field += rows.width * (rows.by_system ? system : batch.first_node[system]);
     return found;
 }
 
-ConsecutiveSystems::ConsecutiveSystems(const Batch& from, std::int64_t first, std::int64_t end)
-    : batch_(from) {
-    const std::int64_t before = from.first_node[first];
-    for (std::int64_t s = first; s < end; ++s) numbers_.push_back(s);
-    for (std::int64_t s = first; s <= end; ++s) first_node_.push_back(from.first_node[s] - before);
-    batch_.num_systems = end - first;
+PickedSystems::PickedSystems(const Batch& from, std::vector<std::int64_t> numbers)
+    : from_(from), numbers_(std::move(numbers)), first_node_{0}, batch_(from) {
+    for (const std::int64_t s : numbers_)
+        first_node_.push_back(first_node_.back() + from.first_node[s + 1] - from.first_node[s]);
+    batch_.num_systems = static_cast<std::int64_t>(numbers_.size());
     batch_.first_node = first_node_.data();
-    batch_.positions += 3 * before;
-    batch_.types += before;
-    if (from.cells != nullptr) batch_.cells += 9 * first;
-    batch_.periodic += 3 * first;
-    batch_.inputs += from.num_inputs * first;
     batch_.numbers = numbers_.data();
     batch_.first_there = from.first_node;
+    if (!follow_each_other()) {
+        copy();
+        return;
+    }
+    const CellSystem first = from.system(numbers_.front());
+    batch_.positions = first.positions;
+    batch_.types = first.types;
+    batch_.cells = first.cell;
+    batch_.periodic = first.periodic;
+    batch_.inputs = first.inputs;
 }
 
-PickedSystems::PickedSystems(const Batch& from, std::vector<std::int64_t> numbers)
-    : from_(from), numbers_(std::move(numbers)), first_node_{0} {
+bool PickedSystems::follow_each_other() const {
+    return numbers_.back() - numbers_.front() + 1 == batch_.num_systems;
+}
+
+void PickedSystems::copy() {
     const std::size_t count = numbers_.size();
     periodic_ = std::make_unique<bool[]>(3 * count);
-    const auto append = [](auto& to, const auto* rows, std::int64_t first, std::int64_t count) {
-        to.insert(to.end(), rows + first, rows + first + count);
+    const auto append = [](auto& to, const auto* rows, std::int64_t items) {
+        if (rows != nullptr) to.insert(to.end(), rows, rows + items);
     };
     for (std::size_t i = 0; i < count; ++i) {
-        const std::int64_t s = numbers_[i], first = from.first_node[s];
-        const std::int64_t nodes = from.first_node[s + 1] - first;
-        first_node_.push_back(first_node_.back() + nodes);
-        append(positions_, from.positions, 3 * first, 3 * nodes);
-        append(types_, from.types, first, nodes);
-        if (from.cells != nullptr) append(cells_, from.cells, 9 * s, 9);
-        std::copy_n(from.periodic + 3 * s, 3, periodic_.get() + 3 * i);
-        append(inputs_, from.inputs, from.num_inputs * s, from.num_inputs);
+        const CellSystem system = from_.system(numbers_[i]);
+        append(positions_, system.positions, 3 * system.num_nodes);
+        append(types_, system.types, system.num_nodes);
+        append(cells_, system.cell, 9);
+        append(inputs_, system.inputs, from_.num_inputs);
+        std::copy_n(system.periodic, 3, periodic_.get() + 3 * i);
     }
-    batch_ = from;
-    batch_.num_systems = static_cast<std::int64_t>(count);
-    batch_.first_node = first_node_.data();
     batch_.positions = positions_.data();
     batch_.types = types_.data();
-    batch_.cells = from.cells != nullptr ? cells_.data() : nullptr;
+    batch_.cells = from_.cells != nullptr ? cells_.data() : nullptr;
     batch_.periodic = periodic_.get();
     batch_.inputs = inputs_.data();
-    batch_.numbers = numbers_.data();
-    batch_.first_there = from.first_node;
 }
 
 Results PickedSystems::wanted(const Results& results, int descriptor_width) {
-    parts_ = {{&mdcg_results::energy, true, 1, {}},
-              {&mdcg_results::virial, true, 9, {}},
-              {&mdcg_results::energies, false, 1, {}},
-              {&mdcg_results::forces, false, 3, {}},
-              {&mdcg_results::virials, false, 9, {}},
-              {&mdcg_results::descriptors, false, descriptor_width, {}}};
+    if (follow_each_other()) return results_of(results, from_, numbers_.front(), descriptor_width);
     Results found{};
-    for (Part& part : parts_) {
-        if (results.*part.field == nullptr) continue;
-        const std::int64_t rows = part.by_system ? batch_.num_systems : batch_.num_nodes();
-        part.rows.resize(size(std::max<std::int64_t>(part.width * rows, 1)));
-        found.*part.field = part.rows.data();
+    for (const ResultRows& rows : result_rows(descriptor_width)) {
+        if (results.*rows.field == nullptr) continue;
+        const std::int64_t count = rows.by_system ? batch_.num_systems : batch_.num_nodes();
+        copies_.emplace_back(rows, size(std::max<std::int64_t>(rows.width * count, 1)));
+        found.*rows.field = copies_.back().second.data();
     }
     return found;
 }
 
 void PickedSystems::store(const Results& results) const {
-    for (const Part& part : parts_) {
-        double* const to = results.*part.field;
-        if (to == nullptr) continue;
+    for (const auto& [rows, copy] : copies_)
         for (std::size_t i = 0; i < numbers_.size(); ++i) {
             const std::int64_t s = numbers_[i];
             const std::int64_t from =
-                part.by_system ? static_cast<std::int64_t>(i) : first_node_[i];
-            const std::int64_t count = part.by_system ? 1 : first_node_[i + 1] - first_node_[i];
-            std::copy_n(part.rows.data() + part.width * from, part.width * count,
-                        to + part.width * (part.by_system ? s : from_.first_node[s]));
+                rows.by_system ? static_cast<std::int64_t>(i) : first_node_[i];
+            const std::int64_t count = rows.by_system ? 1 : first_node_[i + 1] - first_node_[i];
+            std::copy_n(copy.data() + rows.width * from, rows.width * count,
+                        results.*rows.field +
+                            rows.width * (rows.by_system ? s : from_.first_node[s]));
         }
-    }
 }
 
 std::vector<std::int64_t> JoinedSystems::cut(const Batch& batch, bool joins) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/graph.hpp"
@@ -74,19 +75,15 @@ void in_system(const Batch& batch, std::int64_t system, const Function& function
     }
 }
 
-// The systems first .. end - 1 of a batch as a batch of their own; its results are
-// results_of(results, batch, first, ...).
-class ConsecutiveSystems {
-public:
-    ConsecutiveSystems(const Batch& from, std::int64_t first, std::int64_t end);
-    const Batch& batch() const { return batch_; }
-
-private:
-    std::vector<std::int64_t> numbers_, first_node_;
-    Batch batch_;
+// Results of one kind: a row of `width` items for each system, or for each node.
+struct ResultRows {
+    double* Results::* field;
+    bool by_system;
+    std::int64_t width;
 };
 
-// Some systems of a batch of the host as a batch of their own, with its results.
+// Some systems of a batch, in ascending order, as a batch of their own. Systems that follow each
+// other stay where they are; others are copied, which batches in the memory of a device cannot be.
 class PickedSystems {
 public:
     PickedSystems(const Batch& from, std::vector<std::int64_t> numbers);
@@ -97,20 +94,16 @@ public:
     void store(const Results& results) const;
 
 private:
+    bool follow_each_other() const;
+    void copy();
+
     const Batch& from_;
     std::vector<std::int64_t> numbers_, first_node_;
     std::vector<double> positions_, cells_, inputs_;
     std::vector<std::int32_t> types_;
     std::unique_ptr<bool[]> periodic_;
     Batch batch_;
-    // Results by system or by node: items of a row, and rows.
-    struct Part {
-        double* mdcg_results::* field;
-        bool by_system;
-        std::int64_t width;
-        std::vector<double> rows;
-    };
-    std::vector<Part> parts_;
+    std::vector<std::pair<ResultRows, std::vector<double>>> copies_;  // of results
 };
 
 // Several systems of a batch, joined into one with edges that the host finds.

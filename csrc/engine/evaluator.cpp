@@ -327,11 +327,6 @@ void Evaluator::evaluate(const Batch& batch, const Results& results) {
     if (groups.size() == 1) return evaluate_alike(batch, results);
     const int width = model_->descriptor_width();
     for (const std::vector<std::int64_t>& group : groups) {
-        if (batch.on_device) {  // systems that follow each other
-            const ConsecutiveSystems part(batch, group.front(), group.back() + 1);
-            evaluate_alike(part.batch(), results_of(results, batch, group.front(), width));
-            continue;
-        }
         PickedSystems picked(batch, group);
         evaluate_alike(picked.batch(), picked.wanted(results, width));
         picked.store(results);
