@@ -7,6 +7,7 @@
 // atoms are another one, of [atoms][m] and [m][columns].
 #include "kernels/common.cuh"
 #include "kernels/ewald.hpp"
+#include "kernels/gaussian_pairs.hpp"
 #include "kernels/integer_sums.cuh"
 
 struct alignas(2 * sizeof(T)) Complex {
@@ -335,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(128) open_charges(const EwaldArgume
     const Long atom = thread_number() / 32;
     if (atom >= a.num_atoms) return;
     const double* const at = a.positions + 3 * atom;
-    const double inverse = 0.70710678118654752 / a.sigma, peak = 1.128379167095512574 * inverse;
+    const GaussianPair pair{0.70710678118654752 / a.sigma, 0.0};
     double sums[10] = {};  // dE/dq, force on a unit charge, virial
     for (Long other = threadIdx.x % 32; other < a.num_atoms; other += 32) {
         if (other == atom) continue;
@@ -344,10 +345,10 @@ extern "C" __global__ void __launch_bounds__(128) open_charges(const EwaldArgume
             v[d] = at[d] - a.positions[3 * other + d];
             square += v[d] * v[d];
         }
-        const double r = sqrt(square), charge = a.unit * double(a.x[other * a.width]);
-        const double g = erf(inverse * r) / r;
-        const double slope = charge * (g - peak * exp(-inverse * inverse * square)) / square;
-        sums[0] += charge * g;
+        const double charge = a.unit * double(a.x[other * a.width]);
+        double by_r;
+        sums[0] += charge * pair.value(square, by_r);
+        const double slope = -charge * by_r;
         for (int d = 0; d < 3; ++d) {
             sums[1 + d] += slope * v[d];
             sums[4 + d] += slope * v[d] * v[d];

@@ -258,40 +258,19 @@ extern "C" __global__ void __launch_bounds__(32) multipole_add_virial(const Mult
 // The charges of the points of an atom.
 INLINE void point_charges(const PointArguments<T>& a, const T* moments, Long atom,
                           double (&charges)[4]) {
-    charges[0] = double(moments[atom]);
-    for (int d = 1; d < 4; ++d) {
-        charges[d] = d < a.points ? double(moments[d * a.padded + atom]) / a.offset : 0.0;
-        charges[0] -= charges[d];
-    }
-}
-
-// The interaction of two points, and the derivatives by the position of the first.
-INLINE double point_pair(const PointArguments<T>& a, Long atom, Long other, int p, int q,
-                         double width, double (&slope)[3]) {
-    double square = 0;
-    for (int d = 0; d < 3; ++d) {
-        slope[d] = a.positions[3 * atom + d] - a.positions[3 * other + d] +
-                   a.offset * ((p == d + 1) - (q == d + 1));
-        square += slope[d] * slope[d];
-    }
-    const double unit = a.factor / 12.566370614359172954;
-    const double inverse = 1 / sqrt(2 * (a.variance + width)),
-                 peak = 1.128379167095512574 * inverse;
-    // PolarMACE's own: distances are increased, so that none is zero
-    const double r = sqrt(square), away = r + 1e-6, u = erf(inverse * r) / away;
-    const double by_r = r > 0 ? (peak * exp(-inverse * inverse * square) - u) / (away * r) : 0.0;
-    for (int d = 0; d < 3; ++d) slope[d] *= unit * by_r;
-    return unit * u;
+    double moment[4] = {};
+    for (int i = 0; i < a.pairs.points; ++i) moment[i] = double(moments[i * a.padded + atom]);
+    a.pairs.charges(moment, charges);
 }
 
 INLINE void store_point_potentials(const PointArguments<T>& a, Long channel, Long atom,
                                    double (&sums)[4]) {
     for (int p = 0; p < 4; ++p) sums[p] = sum_of_lanes(sums[p]);
     if (threadIdx.x % 32 > 0) return;
+    double found[4];
+    a.pairs.slopes(sums, found);
     double* const out = a.potentials + 10 * channel * a.padded + atom;
-    out[0] = sums[0];
-    for (int p = 1; p < 4; ++p)
-        out[p * a.padded] = p < a.points ? (sums[p] - sums[0]) / a.offset : 0.0;
+    for (int p = 0; p < 4; ++p) out[p * a.padded] = found[p];
 }
 
 // A warp has a channel of an atom, and lanes share the other atoms.
@@ -301,14 +280,15 @@ extern "C" __global__ void __launch_bounds__(MULTIPOLE_THREADS)
     if (number >= a.channels * a.num_atoms) return;
     const Long channel = number / a.num_atoms, atom = number % a.num_atoms;
     const T* const moments = a.moments + 4 * (channel / a.receivers) * a.padded;
-    const double width = a.widths[channel % a.receivers];
+    const GaussianPair both = a.pairs.gaussians(a.variance + a.widths[channel % a.receivers]);
     double sums[4] = {}, slope[3], charges[4];
     for (Long other = threadIdx.x % 32; other < a.num_atoms; other += 32) {
         if (other == atom) continue;
         point_charges(a, moments, other, charges);
-        for (int p = 0; p < a.points; ++p)
-            for (int q = 0; q < a.points; ++q)
-                sums[p] += charges[q] * point_pair(a, atom, other, p, q, width, slope);
+        for (int p = 0; p < a.pairs.points; ++p)
+            for (int q = 0; q < a.pairs.points; ++q)
+                sums[p] += charges[q] * a.pairs.pair(both, a.positions + 3 * atom,
+                                                     a.positions + 3 * other, p, q, slope);
     }
     store_point_potentials(a, channel, atom, sums);
 }
@@ -325,14 +305,16 @@ extern "C" __global__ void __launch_bounds__(MULTIPOLE_THREADS)
         point_charges(a, moments, atom, own);
         for (int w = 0; w < a.receivers; ++w) {
             const T* const of_channel = a.slopes + 4 * Long(c * a.receivers + w) * a.padded;
+            const GaussianPair both = a.pairs.gaussians(a.variance + a.widths[w]);
             point_charges(a, of_channel, atom, own_slopes);
             for (Long other = threadIdx.x % 32; other < a.num_atoms; other += 32) {
                 if (other == atom) continue;
                 point_charges(a, moments, other, charges);
                 point_charges(a, of_channel, other, slopes);
-                for (int p = 0; p < a.points; ++p)
-                    for (int q = 0; q < a.points; ++q) {
-                        sums[p] += slopes[q] * point_pair(a, atom, other, p, q, a.widths[w], slope);
+                for (int p = 0; p < a.pairs.points; ++p)
+                    for (int q = 0; q < a.pairs.points; ++q) {
+                        sums[p] += slopes[q] * a.pairs.pair(both, a.positions + 3 * atom,
+                                                            a.positions + 3 * other, p, q, slope);
                         const double both = own[p] * slopes[q] + own_slopes[p] * charges[q];
                         for (int d = 0; d < 3; ++d) force[d] -= both * slope[d];
                     }

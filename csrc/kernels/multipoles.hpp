@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ewald.hpp"
+#include "kernels/gaussian_pairs.hpp"
 
 namespace mdcg {
 
@@ -120,8 +121,7 @@ struct PointArguments {
     Long num_atoms, padded;
     const double* positions;  // [num_atoms][3] Å
     int channels, receivers;  // of potentials and slopes
-    int points;               // 1, or 4 with dipoles or slopes
-    double factor, offset;    // eV Å / e^2, Å
+    PointPairs pairs;
     double variance;          // of sources, Å^2
     const double* widths;     // [receivers] squares, Å^2
     const T* moments;         // [channels / receivers][4][padded]

@@ -23,6 +23,7 @@ MDCG_HD double logarithm(double x) { return MDCG_MATH(log)(x); }
 MDCG_HD double hyperbolic_tangent(double x) { return MDCG_MATH(tanh)(x); }
 MDCG_HD float square_root(float x) { return MDCG_MATH(sqrtf)(x); }
 MDCG_HD double square_root(double x) { return MDCG_MATH(sqrt)(x); }
+MDCG_HD double error_function(double x) { return MDCG_MATH(erf)(x); }
 MDCG_HD double power(double x, double p) { return MDCG_MATH(pow)(x, p); }
 
 typedef long long Long;

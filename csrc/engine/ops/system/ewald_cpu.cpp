@@ -17,6 +17,7 @@
 #include "engine/graph.hpp"
 #include "engine/ops/system/ewald.hpp"
 #include "engine/ops/system/particle_mesh_cpu.hpp"
+#include "kernels/gaussian_pairs.hpp"
 #include "kernels/particle_mesh.hpp"
 
 namespace mdcg {
@@ -242,8 +243,8 @@ private:
 
     void isolated(Worker<T>& worker, Range nodes) const {
         spec_.expect_one_process(worker.communicator, nodes.end - nodes.begin);
-        const double sigma = spec_.charges.sigma, unit = spec_.charges.factor / TWO_PI;
-        const double inverse = 1 / (std::sqrt(2.0) * sigma), peak = std::sqrt(4 / TWO_PI) / sigma;
+        const double unit = spec_.charges.factor / TWO_PI;
+        const GaussianPair pair{1 / (std::sqrt(2.0) * spec_.charges.sigma), 0.0};
         own_forces_.resize(size(3 * nodes.end));
         each_tile(worker, nodes, [&](std::int64_t number, int) {
             const std::int64_t begin = nodes.begin + number * WAVE_TILE;
@@ -256,12 +257,10 @@ private:
                     const double* other = worker.positions + 3 * j;
                     const Vector3 v{at[0] - other[0], at[1] - other[1], at[2] - other[2]};
                     const double square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
-                    const double r = std::sqrt(square), q = charge(worker, j);
-                    const double g = std::erf(inverse * r) / r;
-                    potential += q * g;
-                    const double slope =
-                        q * (g - peak * std::exp(-inverse * inverse * square)) / square;
-                    for (std::size_t d = 0; d < 3; ++d) field[d] += slope * v[d];
+                    const double q = charge(worker, j);
+                    double by_r;
+                    potential += q * pair.value(square, by_r);
+                    for (std::size_t d = 0; d < 3; ++d) field[d] -= q * by_r * v[d];
                 }
                 const double q = charge(worker, n);
                 add_energy(worker, n,

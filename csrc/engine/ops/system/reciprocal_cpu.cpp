@@ -7,8 +7,8 @@
 #include "engine/backend/cpu/parallel.hpp"
 #include "engine/cpu_op.hpp"
 #include "engine/ops/system/multipole_waves.hpp"
-#include "engine/ops/system/point_pairs.hpp"
 #include "engine/ops/system/reciprocal.hpp"
+#include "kernels/gaussian_pairs.hpp"
 
 namespace mdcg {
 
@@ -36,6 +36,39 @@ Moment times(const Moment& moment, const ByDegree& factor) {
     return {factor[0] * moment[0], factor[1] * moment[1], factor[1] * moment[2],
             factor[1] * moment[3]};
 }
+
+// Pairs of points of an open system.
+struct OpenPairs : PointPairs {
+    OpenPairs(const MultipoleSpec& spec, bool displaced)
+        : PointPairs{spec.gaussians.factor / (2 * TWO_PI), spec.offset, displaced ? 4 : 1} {}
+
+    Moments at_points(const Moments& moments) const {
+        Moments found = moments;
+        for (std::size_t c = 0; c < moments.size(); ++c)
+            for (std::size_t n = 0; n < moments[c].size(); ++n) charges(moments[c][n], found[c][n]);
+        return found;
+    }
+    Moment from_points(const Moment& sums) const {
+        Moment found;
+        slopes(sums, found);
+        return found;
+    }
+    // Calls body(j, a, b, u, du) for the interactions u of points a of atom n and b of every other
+    // atom j, where du is the derivative by the position of n.
+    template <typename Body>
+    void each(const double* positions, Range nodes, std::int64_t n, double sum_of_squares,
+              const Body& body) const {
+        const GaussianPair both = gaussians(sum_of_squares);
+        Vector3 slope;
+        for (std::int64_t j = nodes.begin; j < nodes.end; ++j)
+            for (int a = 0; a < points && j != n; ++a)
+                for (int b = 0; b < points; ++b) {
+                    const double u =
+                        pair(both, positions + 3 * n, positions + 3 * j, a, b, slope);
+                    body(j, a, b, u, slope);
+                }
+    }
+};
 
 // What both operations share.
 template <typename T>
@@ -124,7 +157,7 @@ public:
     explicit CpuReciprocalField(const ReciprocalFieldSpec& spec)
         : CpuMultipoles<T>(spec),
           field_(spec),
-          pairs_{spec.gaussians.factor, spec.offset, spec.dipoles || spec.slopes} {}
+          pairs_(spec, spec.dipoles || spec.slopes) {}
 
     void forward(Worker<T>& worker, Range nodes) const override {
         periodic_ = field_.is_periodic(worker.cell, worker.periodic);
@@ -245,26 +278,26 @@ private:
 
     // -- open systems ----------------------------------------------------------------------------
 
-    double width(std::size_t w) const {
+    double sum_of_squares(std::size_t w) const {
         const double sigma = field_.gaussians.sigma;
-        return std::sqrt(0.5 * (sigma * sigma + variance(field_.receivers[w])));
+        return sigma * sigma + variance(field_.receivers[w]);
     }
 
     void find_open(const Worker<T>& worker, Range nodes) const {
         field_.expect_one_process(worker.communicator, nodes.end - nodes.begin);
-        const Moments charges = at_points(sources_);
+        const Moments charges = pairs_.at_points(sources_);
         for (std::vector<Potential>& found : potentials_) found.assign(size(nodes.end), {});
         share(worker.threads, nodes.end - nodes.begin, [&](std::int64_t i, int) {
             const std::int64_t n = nodes.begin + i;
             for (std::size_t w = 0; w < field_.receivers.size(); ++w) {
                 Moments sums(size(field_.channels), std::vector<Moment>(1));
-                pairs_.each(worker.positions, nodes, n, width(w),
+                pairs_.each(worker.positions, nodes, n, sum_of_squares(w),
                             [&](std::int64_t j, int a, int b, double u, const Vector3&) {
                                 for (std::size_t c = 0; c < charges.size(); ++c)
                                     sums[c][0][size(a)] += u * charges[c][size(j)][size(b)];
                             });
                 for (std::size_t c = 0; c < charges.size(); ++c) {
-                    const Moment found = pairs_.slopes(sums[c][0]);
+                    const Moment found = pairs_.from_points(sums[c][0]);
                     std::copy(found.begin(), found.end(),
                               potentials_[c * field_.receivers.size() + w][size(n)].begin());
                 }
@@ -273,14 +306,14 @@ private:
     }
 
     void add_open(const Worker<T>& worker, Range nodes, const Moments& slopes) const {
-        const Moments charges = at_points(sources_), weights = at_points(slopes);
+        const Moments charges = pairs_.at_points(sources_), weights = pairs_.at_points(slopes);
         std::vector<Vector3> forces(size(nodes.end));
         share(worker.threads, nodes.end - nodes.begin, [&](std::int64_t i, int) {
             const std::int64_t n = nodes.begin + i;
             Moments sums(size(field_.channels), std::vector<Moment>(1));
             Vector3& force = forces[size(n)];
             for (std::size_t w = 0; w < field_.receivers.size(); ++w)
-                pairs_.each(worker.positions, nodes, n, width(w),
+                pairs_.each(worker.positions, nodes, n, sum_of_squares(w),
                             [&](std::int64_t j, int a, int b, double u, const Vector3& du) {
                                 double both = 0;
                                 for (std::size_t c = 0; c < charges.size(); ++c) {
@@ -292,20 +325,13 @@ private:
                                 for (std::size_t d = 0; d < 3; ++d) force[d] -= both * du[d];
                             });
             for (int c = 0; c < field_.channels && field_.x.needs_gradient; ++c)
-                this->add_gradient(worker, n, c, pairs_.slopes(sums[size(c)][0]));
+                this->add_gradient(worker, n, c, pairs_.from_points(sums[size(c)][0]));
         });
         this->add_open_virial(worker, nodes, forces);
     }
 
-    Moments at_points(const Moments& moments) const {
-        Moments found = moments;
-        for (std::vector<Moment>& channel : found)
-            for (Moment& moment : channel) moment = pairs_.charges(moment);
-        return found;
-    }
-
     const ReciprocalFieldSpec& field_;
-    const PointPairs pairs_;
+    const OpenPairs pairs_;
     mutable std::vector<Amplitudes> amplitudes_;              // [channels] of all processes
     mutable std::vector<std::vector<Potential>> potentials_;  // [channels of out][num_local]
 };
@@ -316,7 +342,7 @@ public:
     explicit CpuReciprocalEnergy(const ReciprocalEnergySpec& spec)
         : CpuMultipoles<T>(spec),
           energy_(spec),
-          pairs_{spec.gaussians.factor, spec.offset, spec.dipoles} {}
+          pairs_(spec, spec.dipoles) {}
 
     // With forces, the backward pass computes energies, too, because one pass gives both.
     void forward(Worker<T>& worker, Range nodes) const override {
@@ -386,30 +412,29 @@ private:
 
     void run_open(Worker<T>& worker, Range nodes) const {
         energy_.expect_one_process(worker.communicator, nodes.end - nodes.begin);
-        Moments charges = sources_;
-        for (std::vector<Moment>& channel : charges)
-            for (Moment& moment : channel) moment = pairs_.charges(moment);
+        const Moments charges = pairs_.at_points(sources_);
+        const double sum_of_squares = 2 * energy_.gaussians.sigma * energy_.gaussians.sigma;
         std::vector<Vector3> forces(size(nodes.end));
         share(worker.threads, nodes.end - nodes.begin, [&](std::int64_t i, int) {
             const std::int64_t n = nodes.begin + i;
             for (int c = 0; c < energy_.channels; ++c) {
                 const std::vector<Moment>& q = charges[size(c)];
                 Moment sums{};
-                pairs_.each(worker.positions, nodes, n, energy_.gaussians.sigma,
+                pairs_.each(worker.positions, nodes, n, sum_of_squares,
                             [&](std::int64_t j, int a, int b, double u, const Vector3& du) {
                                 const double charge = q[size(j)][size(b)];
                                 sums[size(a)] += u * charge;
                                 for (std::size_t d = 0; d < 3; ++d)
                                     forces[size(n)][d] -= q[size(n)][size(a)] * charge * du[d];
                             });
-                add(worker, n, c, pairs_.slopes(sums));
+                add(worker, n, c, pairs_.from_points(sums));
             }
         });
         if (worker.with_gradient) this->add_open_virial(worker, nodes, forces);
     }
 
     const ReciprocalEnergySpec& energy_;
-    const PointPairs pairs_;
+    const OpenPairs pairs_;
 };
 
 const RegisterOp<ReciprocalFieldSpec, CpuReciprocalField> field_on_cpus{"reciprocal_field"};

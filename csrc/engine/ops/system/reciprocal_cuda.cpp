@@ -293,9 +293,7 @@ protected:
         p.positions = worker.edges->positions;
         p.channels = count;
         p.receivers = receivers.count();
-        p.points = displaced ? 4 : 1;
-        p.factor = spec_.gaussians.factor;
-        p.offset = spec_.offset;
+        p.pairs = {spec_.gaussians.factor / (2 * TWO_PI), spec_.offset, displaced ? 4 : 1};
         p.variance = spec_.gaussians.sigma * spec_.gaussians.sigma;
         p.widths = receivers.device_widths();
         p.moments = x_.moments;
