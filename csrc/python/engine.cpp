@@ -393,6 +393,23 @@ void register_engine(py::module_& m) {
             for (const auto& network : mdcg::networks_of(package)) mdcg::validate(network);
         },
         py::arg("data"), py::arg("name"));
+    const auto input_of = [](bool whole, std::optional<std::int64_t> lowest,
+                             std::optional<std::int64_t> count) {
+        return mdcg::Input{"", whole, lowest, count.value_or(0)};
+    };
+    m.def(
+        "input_range",
+        [=](bool whole, std::optional<std::int64_t> lowest, std::optional<std::int64_t> count) {
+            return input_of(whole, lowest, count).range_text();
+        },
+        py::arg("whole"), py::arg("lowest"), py::arg("count"),
+        "The values of an input, for messages.");
+    m.def(
+        "input_takes",
+        [=](bool whole, std::optional<std::int64_t> lowest, std::optional<std::int64_t> count,
+            double value) { return input_of(whole, lowest, count).takes(value); },
+        py::arg("whole"), py::arg("lowest"), py::arg("count"), py::arg("value"),
+        "Whether a model can be evaluated with a value of an input.");
     m.def(
         "sha256",
         [](const py::buffer& data, bool plain) {

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _core
+
 Array = NDArray[np.float64]
 
 #: Inputs that are whole numbers, also where a model evaluates a continuous function of them.
 WHOLE = ("total_charge", "total_spin", "charge", "spin")
 #: Inputs that are multiplicities 2S+1.
 MULTIPLICITIES = ("total_spin", "spin")
+#: Inputs that are the components of an external field, the slope of its potential in eV/Å/e.
+FIELD_COMPONENTS = ("external_field_x", "external_field_y", "external_field_z")
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,12 @@ class SystemInput:
 
     def takes(self, value: float) -> bool:
         """Return whether the model can be evaluated with a value."""
-        if not np.isfinite(value) or (self.whole and value != int(value)):
-            return False
-        if self.lowest is None:
-            return True
-        return value >= self.lowest and (self.count is None or value < self.lowest + self.count)
+        return _core.input_takes(self.whole, self.lowest, self.count, value)
 
     @property
     def expected(self) -> str:
         """Values that the model can be evaluated with, for messages."""
-        if self.lowest is None:
-            return "a whole number" if self.whole else "a finite number"
-        end = "on" if self.count is None else f"to {self.lowest + self.count - 1}"
-        return f"a whole number from {self.lowest} {end}"
+        return _core.input_range(self.whole, self.lowest, self.count)
 
 
 @dataclass(frozen=True)
@@ -163,11 +160,14 @@ def refuse_unknown(fields: Mapping[str, float], known: Collection[str]) -> None:
 def values_to_compare(inputs: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, float]]:
     """Return values of inputs, entries of a manifest, for so many structures.
 
-    Every other structure has the defaults, as far as there are any.
+    Every other structure has the defaults, as far as there are any. There is no external field.
     """
     choices: list[list[float]] = []
     for each in inputs:
         default = each.get("default")
+        if each["name"] in FIELD_COMPONENTS:
+            choices.append([0.0, 0.0])
+            continue
         lowest, number = each.get("lowest"), each.get("count")
         if lowest is None or number is None:
             middle = default if default is not None else 1
