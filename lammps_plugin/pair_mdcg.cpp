@@ -167,7 +167,7 @@ void PairMDCG::settings(int narg, char **arg)
   if (allocated) clear_types();
   for (int i = 0; i < narg; i += 2) {
     const std::string key = arg[i];
-    if (const int words = take_input("pair_style mdcg", narg - i, arg + i)) {
+    if (const int words = read_input_keyword("pair_style mdcg", narg - i, arg + i)) {
       i += words - 2;
       continue;
     }

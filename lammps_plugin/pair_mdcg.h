@@ -54,7 +54,7 @@ class PairMDCG : public Pair {
   void require_setup();
   void compare_ranks();
   void check_masses();
-  int take_input(const std::string &command, int narg, char **arg);
+  int read_input_keyword(const std::string &command, int narg, char **arg);
   void find_inputs();
   static std::string keyword_of(const std::string &name);
   void open_members(const std::vector<std::string> &files);

@@ -30,16 +30,22 @@ static void add_to(std::string &list, const std::string &text)
 
 // Takes an input at arg[0], with the keyword `command` in messages. Returns how many words it has;
 // 0: it is none.
-int PairMDCG::take_input(const std::string &command, int narg, char **arg)
+int PairMDCG::read_input_keyword(const std::string &command, int narg, char **arg)
 {
   const std::string key = arg[0];
   const bool any = key == "input";
   if (!any && key != "charge" && key != "spin") return 0;
-  const int words = any ? 3 : 2;
+  const bool field = any && narg > 1 && std::string(arg[1]) == "external_field";
+  const int words = field ? 5 : any ? 3 : 2;
   if (narg < words)
     error->all(FLERR, command + ": keyword " + key + " needs " +
-                          (any ? "the name of an input and a value" : "a value"));
+                          (field     ? "three values behind external_field"
+                               : any ? "the name of an input and a value"
+                                     : "a value"));
   const std::string name = any ? arg[1] : key;
+  for (int d = 0; d < 3 && field; d++)
+    impl->inputs[name + "_" + "xyz"[d]] = utils::numeric(FLERR, arg[2 + d], false, lmp);
+  if (field) return words;
   const std::string other = other_name(name);
   if (impl->inputs.count(other)) impl->inputs.erase(other);    // the last one counts
   impl->inputs[name] = utils::numeric(FLERR, arg[words - 1], false, lmp);
@@ -51,7 +57,7 @@ void PairMDCG::modify_params(int narg, char **arg)
 {
   std::vector<char *> others;
   for (int i = 0; i < narg;) {
-    const int words = take_input("pair_modify of pair_style mdcg", narg - i, arg + i);
+    const int words = read_input_keyword("pair_modify of pair_style mdcg", narg - i, arg + i);
     if (!words) others.push_back(arg[i]);
     if (words) impl->set_up = false;    // init_style checks them
     i += words ? words : 1;
@@ -64,7 +70,7 @@ void PairMDCG::modify_params(int narg, char **arg)
 void PairMDCG::find_inputs()
 {
   Impl &it = *impl;
-  std::string known, said;
+  std::string known, line;
   std::map<std::string, bool> used;
   std::map<std::string, double> of_committee;    // by keyword
   for (Member &member : it.members) {
@@ -74,22 +80,22 @@ void PairMDCG::find_inputs()
       add_to(known, name);
       auto found = it.inputs.find(name);
       if (found == it.inputs.end()) found = it.inputs.find(other_name(name));
-      const double preset = member.info.input_defaults[i];
-      if (found == it.inputs.end() && std::isnan(preset))
+      const double default_value = member.info.input_defaults[i];
+      if (found == it.inputs.end() && std::isnan(default_value))
         error->all(FLERR,
                    "pair_style mdcg: {} reads {} and has no default for it, expected a value: "
                    "write {} VALUE behind pair_style mdcg or pair_modify, or convert the model "
                    "with mdcg-patch --set {}=VALUE",
                    member.file, name, keyword_of(name), name);
       if (found != it.inputs.end()) used[found->first] = true;
-      member.inputs[i] = found == it.inputs.end() ? preset : found->second;
+      member.inputs[i] = found == it.inputs.end() ? default_value : found->second;
       const double first = of_committee.emplace(keyword_of(name), member.inputs[i]).first->second;
       if (first != member.inputs[i])
         error->all(FLERR,
                    "pair_style mdcg: packages of the committee have different defaults of {} ({:g} "
                    "and {:g}), expected one value: write {} VALUE behind pair_style mdcg",
                    name, first, member.inputs[i], keyword_of(name));
-      add_to(said, fmt::format("{} = {:.15g}", name, member.inputs[i]));
+      add_to(line, fmt::format("{} = {:.15g}", name, member.inputs[i]));
     }
   }
   for (const auto &[name, value] : it.inputs)
@@ -116,9 +122,9 @@ void PairMDCG::find_inputs()
         it.library->evaluate(member.model.get(), &nothing, nullptr, &results) == MDCG_OK;
     all_or_none(FLERR, fits ? "" : member.file + ": " + it.library->last_error());
   }
-  if (said != it.said_inputs && !said.empty() && !comm->me)
-    utils::logmesg(lmp, "pair_style mdcg: " + said + "\n");
-  it.said_inputs = said;
+  if (line != it.logged_inputs && !line.empty() && !comm->me)
+    utils::logmesg(lmp, "pair_style mdcg: " + line + "\n");
+  it.logged_inputs = line;
 }
 
 // The keyword that gives an input.

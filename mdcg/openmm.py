@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ def add_force(
     atoms: Iterable[int] | None = None,
     *,
     periodic: bool | None = None,
-    inputs: Mapping[str, float] | None = None,
+    inputs: Mapping[str, float | Sequence[float]] | None = None,
     **options: Any,
 ) -> openmm.PythonForce:
     """Let a package compute the energy of all atoms, or the interactions among some of them.
@@ -89,8 +89,9 @@ def add_force(
     periodic : bool, optional
         Whether the package uses periodic images; None: it does if the topology has box vectors.
     inputs : mapping of str to number, optional
-        Inputs of the package for these atoms, such as ``{"charge": -1, "spin": 2}``. Those left
-        out have the defaults of the package.
+        Inputs of the package for these atoms, such as ``{"charge": -1, "spin": 2}``, or
+        ``"external_field"`` with three numbers in eV/Å/e. Those left out have the defaults of the
+        package.
     **options
         Options of :class:`~mdcg.MDCGCalculator`, such as ``device`` or ``dispersion``.
 

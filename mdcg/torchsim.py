@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,7 +90,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         kernels: str = "auto",
         threads: int | None = None,
         precision: str | None = None,
-        inputs: Mapping[str, float] | None = None,
+        inputs: Mapping[str, float | Sequence[float]] | None = None,
     ) -> None:
         super().__init__()
         if dtype not in (None, *_NUMPY):
@@ -157,7 +157,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         state : torch_sim.SimState or dict
             With positions (Å), cell, pbc (one value, or one for each direction), atomic_numbers and
             system_idx; and ``charge``, ``spin`` and other inputs that the package reads, a number
-            for each system.
+            for each system, or ``external_field``, three numbers in eV/Å/e.
         **kwargs
             Ignored, like in TorchSim's own models.
 
@@ -184,7 +184,8 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         positions, cell = given["positions"], given["cell"]
         self._check(positions, "positions")
         self._check(cell, "cell")
-        check_fixed_inputs(self._engine.fixed_inputs, given, self._package)
+        reads = [each.name for each in self._inputs]
+        check_fixed_inputs(self._engine.fixed_inputs, given, self._package, reads)
         self._set_composition(given["atomic_numbers"], given.get("system_idx"), len(positions))
         systems = len(self._first_node) - 1
         if cell.shape != (systems, 3, 3):

@@ -20,7 +20,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from .. import _core
-from ..package.inputs import SystemInput
+from ..package.inputs import FIELD_COMPONENTS, SystemInput
 
 IntArray = npt.NDArray[np.int64]
 
@@ -81,6 +81,8 @@ RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 # Keys of `atoms.info` that MACECalculator reads for inputs of MACE's models.
 _KEYS = {"total_charge": "charge", "total_spin": "spin"}
 _KEYS_OF_INPUT = _KEYS | {key: name for name, key in _KEYS.items()}
+#: Key of an external field in ``atoms.info``, as MACE reads it: three numbers in eV/Å/e.
+EXTERNAL_FIELD = "external_field"
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Evaluation:
 
 def keys_of_input(name: str) -> tuple[str, ...]:
     """Return the keys of ``atoms.info`` for an input of a model, in the order of preference."""
+    if name in FIELD_COMPONENTS:
+        return name, EXTERNAL_FIELD
     other = _KEYS_OF_INPUT.get(name)
     return (name,) if other is None else (other, name)
 
@@ -149,9 +153,9 @@ def stated_value(name: str, stated: Mapping[str, Any]) -> tuple[str, Any] | None
     two keys have different values.
     """
     found = [
-        (key, value.tolist() if hasattr(value, "tolist") else value)  # also of tensors
+        (key, _component(key, name, value.tolist() if hasattr(value, "tolist") else value))
         for key, value in ((key, stated.get(key)) for key in keys_of_input(name))
-        if value is not None
+        if value is not None  # also of tensors
     ]
     for key, value in found[1:]:
         if not _agree(value, found[0][1]):
@@ -160,6 +164,19 @@ def stated_value(name: str, stated: Mapping[str, Any]) -> tuple[str, Any] | None
                 "are one input of the model, expected one value: remove one of them"
             )
     return found[0] if found else None
+
+
+def _component(key: str, name: str, value: Any) -> Any:
+    """Return what the value of a key states for an input: a component of an external field."""
+    if key != EXTERNAL_FIELD or name not in FIELD_COMPONENTS:
+        return value
+    try:
+        return _as_numbers(value).reshape(-1, 3)[:, FIELD_COMPONENTS.index(name)].tolist()
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{key} of the structure is {value!r}, expected three numbers in eV/Å/e: the slope of "
+            "the potential along x, y and z"
+        ) from None
 
 
 def input_values(
@@ -225,23 +242,25 @@ def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> F
     return numbers
 
 
-#: Key of an electric field in ``atoms.info``, as MACE reads it.
-EXTERNAL_FIELD = "external_field"
-
-
-def check_fixed_inputs(fixed: Mapping[str, int], stated: Mapping[str, Any], package: str) -> None:
+def check_fixed_inputs(
+    fixed: Mapping[str, int],
+    stated: Mapping[str, Any],
+    package: str,
+    reads: Container[str] = (),
+) -> None:
     """Raise ``InputError`` if a structure states what a package cannot take.
 
-    That is another value than the package was made for, and an external field.
+    That is another value than the package was made for, and an external field if the names that it
+    `reads` have none.
 
     `fixed` are the values that the conversion fixed. `stated` is ``atoms.info`` or a similar
     mapping, with a number, or a number for each of several structures; None states nothing.
     """
-    field = stated.get(EXTERNAL_FIELD)
+    field = stated.get(EXTERNAL_FIELD) if FIELD_COMPONENTS[0] not in reads else None
     if field is not None and not _agree(field.tolist() if hasattr(field, "tolist") else field, 0):
         raise InputError(
-            f"{EXTERNAL_FIELD} of the structure is {field!r}, and packages take no external field: "
-            f"evaluate the checkpoint itself, or remove it"
+            f"{EXTERNAL_FIELD} of the structure is {field!r}, and {package} takes no external "
+            "field: remove it, or use a model that takes one, such as PolarMACE"
         )
     for name, value in fixed.items():
         for key in keys_of_input(name):

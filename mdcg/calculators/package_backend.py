@@ -32,6 +32,7 @@ from ..problem.text import dtype_of
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
     EXTERNAL_FIELD,
+    FIELD_COMPONENTS,
     Evaluation,
     Options,
     check_fixed_inputs,
@@ -204,11 +205,19 @@ class PackageBackend:
             "precision": options.precision or "",
             "memory": options.memory or "",
             "memory_models": len(paths),
-            "fixed_waves": options.fixed_waves,
         }
         self._members = [
             _Member(os.fspath(path), options, device=self.device, **engine) for path in paths
         ]
+        if options.fixed_waves:  # of packages with a long-range sum; if there is none, an error
+            sums = [member.model.is_long_range for member in self._members]
+            engine["fixed_waves"] = True
+            self._members = [
+                _Member(member, options, device=self.device, **engine)
+                if is_sum or not any(sums)
+                else member
+                for member, is_sum in zip(self._members, sums, strict=True)
+            ]
         first = self._members[0]
         self._dispersion: _Member | None = None
         if options.dispersion:
@@ -298,7 +307,8 @@ class PackageBackend:
             values = [f"{name}={value}" for name, value in self._fixed_inputs.items()]
             kind += f" made for {', '.join(values)}"
         if self._inputs:
-            kind += f" that reads {' and '.join(self._inputs)}"
+            names = [EXTERNAL_FIELD if n in FIELD_COMPONENTS else n for n in self._inputs]
+            kind += f" that reads {' and '.join(dict.fromkeys(names))}"
         return f"{kind} with {self._dispersion.model.model_class}" if self._dispersion else kind
 
     @property
@@ -463,7 +473,9 @@ class PackageBackend:
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if the packages cannot use what a structure states of inputs."""
-        check_fixed_inputs(self._fixed_inputs, atoms.info, self.name)
+        for member in self._members:
+            reads = [each.name for each in member.inputs]
+            check_fixed_inputs(self._fixed_inputs, atoms.info, member.path, reads)
         used: dict[str, float] = {
             keys_of_input(name)[0]: value for name, value in self._fixed_inputs.items()
         }

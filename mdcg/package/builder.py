@@ -438,6 +438,16 @@ class Builder:
         used = self._use(self.stored(x, f"{name}_x"))
         self._layer("reciprocal_energy", name, None, x=used, own=list(own), **sum_fields)
 
+    def external_potential(self, field: Sequence[str], name: str) -> Features:
+        """Compute the potential of a uniform external field at each node.
+
+        `field` are names of three inputs, its slope in eV/Å/e. The scalars are the potential that
+        is zero at the mean position of all nodes, and that which is zero at the origin; the vector
+        is the field.
+        """
+        irreps = Irreps.parse("2x0e+1x1o")
+        return self._layer("external_potential", name, irreps, field=list(field))
+
     # ---- result ----
 
     def finish(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

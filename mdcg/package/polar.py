@@ -13,7 +13,7 @@ from ..errors import UnsupportedProblemError, a_type
 from ..problem.irreps import Irreps
 from .builder import Builder, Features, RadialLayer
 from .e3nn_modules import array, irreps_of, linear_map, real
-from .inputs import InputNetwork, refuse_unknown, system_input
+from .inputs import FIELD_COMPONENTS, InputNetwork, refuse_unknown, system_input
 from .les import refuse_parts
 from .linear_map import LinearMap
 from .mace_blocks import MaceContext, radial_layers
@@ -21,8 +21,7 @@ from .mace_readouts import activated_scalars, gated_features
 
 Array = NDArray[np.float64]
 
-#: Inputs of the structure that the model reads. An external field is not among them in packages:
-#: its energy jumps where an atom is wrapped into the cell.
+#: Inputs of the structure that the model reads, besides the external field.
 INPUTS = ("total_charge", "total_spin")
 # Norms of the harmonics of degree 0 and 1 of a unit vector.
 _HARMONICS = ((4 * pi) ** -0.5, (0.75 / pi) ** 0.5)
@@ -37,9 +36,11 @@ _CLASSES = {
 
 
 def polar_inputs(fields: Mapping[str, float]) -> InputNetwork:
-    """Return the inputs, with defaults for those that `fields` has."""
-    refuse_unknown(fields, INPUTS)
-    return InputNetwork(tuple(system_input(fields, name) for name in INPUTS))
+    """Return the inputs with the defaults of `fields`; by default there is no external field."""
+    names = (*INPUTS, *FIELD_COMPONENTS)
+    refuse_unknown(fields, names)
+    given = dict.fromkeys(FIELD_COMPONENTS, 0.0) | dict(fields)
+    return InputNetwork(tuple(system_input(given, name) for name in names))
 
 
 def add_polar(context: MaceContext, layers: list[Features]) -> None:
@@ -90,9 +91,12 @@ class _Polar:
         last = linear_map(model.fukui_source_map.linear_2, "fukui_source_map.linear_2")
         weights = builder.linear(hidden, last, "weights")
         charges = first = self.fill(charges, weights, 0)
+        external = builder.external_potential(FIELD_COMPONENTS, "external")
+        maps = list(model.field_dependent_charges_maps)
+        received = self.received(external) if maps else external
         field: Features | None = None
-        for step, block in enumerate(model.field_dependent_charges_maps):
-            field = self.field(charges, step)
+        for step, block in enumerate(maps):
+            field = builder.sum([self.field(charges, step), received], f"all_fields_{step}")
             change, weights = self.update(block, step, mixed, field, charges)
             moved = builder.sum([charges, change], f"moved_{step}")
             charges = self.fill(moved, weights, step + 1)
@@ -104,6 +108,14 @@ class _Polar:
         )
         one = LinearMap(density.irreps, Irreps.parse("1x0e"), {(0, 0): np.ones((1, 1))})
         builder.charges(builder.linear(density, one, "charges"))
+        # each moment in the potential that is zero at the origin
+        at_origin = {(0, 0): np.array([[0.0], [1.0]]), (1, 1): np.ones((1, 1))}
+        kept = {key: at_origin[key] for key in list(at_origin)[: self.max_l + 1]}
+        potential = builder.linear(
+            external, LinearMap(external.irreps, density.irreps, kept), "at_origin"
+        )
+        in_field = builder.dot(density, potential, "in_external_field")
+        builder.energy(in_field, np.ones(1), np.zeros(1), "external_energy")
         energy = model.coulomb_energy
         builder.reciprocal_energy(
             density,
@@ -216,6 +228,19 @@ class _Polar:
             )
         fields = self.sum_fields(module, module.realspace_features)
         return self.builder.reciprocal_field(charges, receivers, f"field_{step}", **fields)
+
+    def received(self, external: Features) -> Features:
+        """Write what the receivers get of the external field: half of it for each spin."""
+        matrix = array(self.model.external_field_contribution.matrix)
+        norms, widths = array(self.model.field_feature_norms), self.receivers
+        charges = matrix[:widths, 0] / norms[:widths]
+        weights = {(0, 0): np.stack([np.tile(0.5 * charges, 2), np.zeros(2 * widths)])}
+        if self.field_max_l:
+            first = slice(widths, None, 3)  # x of each width; the others are the same
+            slopes = matrix[first].sum(axis=1) / norms[first]
+            weights[1, 1] = np.tile(0.5 * slopes, 2)[None]
+        to = LinearMap(external.irreps, _irreps(2 * widths, self.field_max_l), weights)
+        return self.builder.linear(external, to, "received")
 
     def sum_fields(self, module: Any, isolated: Any) -> dict[str, Any]:
         """Return the fields that layers of sums share."""

@@ -14,13 +14,15 @@ import numpy as np
 from .. import _core
 from ..errors import VerificationError
 from .file import Package, engine_checks, write_synced
-from .inputs import values_to_compare
+from .inputs import FIELD_COMPONENTS, values_to_compare
 
 if TYPE_CHECKING:
     from ..patch import ModelInfo, VerificationReport
     from ..patch.systems import Structure
     from ..patch.verify import Outputs, Reference
 
+# An external field, eV/Å/e.
+_FIELD = (0.03, -0.02, 0.05)
 _OWN_FORCES = (
     "MACE's own forces and stress were left out: they are not the gradient of its energy, because "
     'torch gives the Chebyshev polynomials of radial_type="chebyshev" a derivative of zero; the '
@@ -146,6 +148,9 @@ def package_reference(
         if package.is_long_range:  # the sum is that of a crystal, or of a cluster
             systems = [each for each in systems if len({*each.pbc}) == 1]
     values = values_to_compare(package.inputs, len(systems))
+    for each, own in zip(systems, values, strict=True):
+        if not each.periodic:  # only open systems may be in a field
+            own |= {n: v for n, v in zip(FIELD_COMPONENTS, _FIELD, strict=True) if n in own}
     systems = [replace(each, inputs=own) for each, own in zip(systems, values, strict=True)]
     reference = evaluate_reference(model, head=head, systems=systems, exact=exact)
     if not package.has_dipoles:  # PolarMACE gives that of its charges, packages do not

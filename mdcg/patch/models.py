@@ -514,6 +514,9 @@ def model_batch(
     system replace MACE's defaults.
     """
     given = {name: torch.tensor([value]) for name, value in system.inputs.items()}
+    field = [given.pop(f"external_field_{d}") for d in "xyz" if f"external_field_{d}" in given]
+    if field:
+        given["external_field"] = torch.stack(field, dim=-1)
     atoms = (system.atomic_numbers, system.positions)
     if info.is_nequip:
         data = nequip_batch(info, *atoms, system.cell if system.periodic else None, *edges)

@@ -19,10 +19,10 @@ from .capi import Exchange, Rank
 from .cells import CELLS
 from .cuda_cases import both
 from .cuda_ewald_cases import WANTED, compare, given
+from .long_range import BOXES, OtherRank, close, system
 from .multipoles import program
-from .test_ewald import BOXES, close, system
 from .test_ghosts import evaluate_together, parts
-from .test_multipoles import OtherRank
+from .test_multipoles import FIELD
 
 LIMIT = {"float64": 1e-10, "float32": 3e-5}
 
@@ -58,6 +58,26 @@ def test_results(
             assert np.array_equal(other[name], value), name
     alone = cuda.evaluate(**s, forces=False)
     close(alone["energies"], want["energies"], LIMIT[dtype], "energies")
+
+
+@covering(
+    dtype=["float64", "float32"], l_max=[0, 1], field_l_max=[0, 1], steps=[0, 1, 2], nodes=[1, 13]
+)
+def test_external_field(
+    tmp_path: Path, dtype: str, l_max: int, field_l_max: int, steps: int, nodes: int
+) -> None:
+    options: dict[str, Any] = {"l_max": l_max, "field_l_max": field_l_max, "steps": steps}
+    p = program(dtype, external=FIELD, **options)
+    cpu, cuda = both(p.package(), tmp_path / "p.mdcg")
+    s = {name: value[:nodes] for name, value in system(None).items()}
+    for field in (FIELD, FIELD, FIELD, (0.0, 0.0, 0.0), (0.1, 0.2, 0.0)):
+        s["inputs"] = [1.0, 2.0, *field]
+        compare(cuda.evaluate(**s, **WANTED), cpu.evaluate(**s, **WANTED), LIMIT[dtype])
+        alone = cuda.evaluate(**s, forces=False)
+        want = cpu.evaluate(**s, forces=False)
+        close(alone["energies"], want["energies"], LIMIT[dtype], "energies")
+    with pytest.raises(_core.EngineError, match="and the system is periodic, where the energy wo"):
+        cuda.evaluate(**{**s, "cell": 9.0 * np.eye(3), "periodic": (True,) * 3})
 
 
 def test_many_and_few_tiles(tmp_path: Path) -> None:
@@ -154,7 +174,9 @@ def test_refusals(tmp_path: Path) -> None:
     none = np.zeros(0, np.int32)
     rank = Rank(str(path), np.arange(len(s["types"])), none, device="cuda", kernels="auto")
     g = {"positions": s["positions"], "types": s["types"], "sender": none, "receiver": none}
-    with pytest.raises(RuntimeError, match=r"field. sums over all pairs of an open system, which"):
+    with pytest.raises(
+        RuntimeError, match="the model sums over all pairs of an open system, which"
+    ):
         rank.evaluate(g, OtherRank(), ("forces",))
     rank.close()
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdcg.package.builder import Features
-from mdcg.package.inputs import InputNetwork, system_input
+from mdcg.package.inputs import FIELD_COMPONENTS, InputNetwork, system_input
 from mdcg.package.linear_map import LinearMap
 from mdcg.problem import Irreps
 
@@ -46,12 +46,18 @@ def program(
     steps: int = 2,
     charge: float | None = 1.0,
     spin: float | None = 2.0,
+    external: tuple[float, float, float] | None = None,
 ) -> Program:
-    """Return a program whose charges depend on neighbours and on each other's fields."""
+    """Return a program whose charges depend on neighbours and on each other's fields.
+
+    With `external` they also depend on a field, whose components have these defaults.
+    """
     p = Program(3, dtype)
     values = {"total_charge": charge, "total_spin": spin}
     given = {name: value for name, value in values.items() if value is not None}
-    p.inputs = InputNetwork(tuple(system_input(given, name) for name in values))
+    components = dict(zip(FIELD_COMPONENTS, external or (), strict=False))
+    names = (*values, *components)
+    p.inputs = InputNetwork(tuple(system_input({**given, **components}, name) for name in names))
     x = p.features(5, 1)
     p.readout(x)
     source = [1.0, 0.9]
@@ -65,9 +71,14 @@ def program(
     )
     found = p.linear(x, weight, "weights")
     c = p.total_charge(moments(p, x, l_max, "first"), found, *values, "charges_0")
+    outside = p.external_potential(FIELD_COMPONENTS, "outside") if external else None
     for step in range(steps):
         v = p.reciprocal_field(c, receivers, f"field_{step}", **fields)
         count = v.irreps[0].mul
+        if outside is not None:
+            parts = {(b, b): p.random(2 - b, count) for b in range(1 + field_l_max)}
+            own = p.linear(outside, LinearMap(outside.irreps, v.irreps, parts), f"outside_{step}")
+            v = p.sum([v, own], f"all_{step}")
         # fields change charges, not only linearly
         back = {(b, b): p.random(count, 5) / 30 for b in range(min(l_max, field_l_max) + 1)}
         into = irreps_of(5, 1)
@@ -86,5 +97,9 @@ def program(
     total = p.linear(c, LinearMap(c.irreps, both, ones), "density")
     one = LinearMap(total.irreps, Irreps.parse("1x0e"), {(0, 0): np.ones((1, 1))})
     p.charges(p.linear(total, one, "charges"))
+    if outside is not None:
+        parts = {(b, b): p.random(2 - b, 1) for b in range(1 + l_max)}
+        potential = p.linear(outside, LinearMap(outside.irreps, both, parts), "potential")
+        p.energy(p.dot(total, potential, "work"), np.ones(1), np.zeros(1), "energy_outside")
     p.reciprocal_energy(total, [3.0, 0.4], "energy_of_fields", **fields)
     return p

@@ -377,11 +377,22 @@ class _Run:
         deformation = torch.eye(3, dtype=torch.float64) + self.strain
         return self.positions @ deformation, None if self.cell is None else self.cell @ deformation
 
+    def inputs(self, names: list[str]) -> list[float]:
+        """Return the defaults of inputs."""
+        known = {each["name"]: each["default"] for each in self.package.manifest["inputs"]}
+        return [known[name] for name in names]
+
+    def on_external_potential(self, layer: dict[str, Any]) -> None:
+        field = torch.tensor(self.inputs(layer["field"]), dtype=torch.float64)
+        positions, _ = self.moved()
+        scalars = torch.stack([(positions - positions.mean(dim=0)) @ field, positions @ field], -1)
+        vectors = field.expand(len(positions), 3)[..., None]
+        self.store(layer, [scalars[:, None], vectors])
+
     def on_total_charge(self, layer: dict[str, Any]) -> None:
         x, (f,) = self.values[layer["x"]], self.values[layer["weights"]]
-        inputs = {each["name"]: each["default"] for each in self.package.manifest["inputs"]}
-        charge, unpaired = inputs[layer["charge"]], inputs[layer["spin"]] - 1.0
-        wanted = torch.tensor([charge + unpaired, charge - unpaired]) / 2
+        charge, spin = self.inputs([layer["charge"], layer["spin"]])
+        wanted = torch.tensor([charge + spin - 1.0, charge - spin + 1.0]) / 2
         missing = wanted.double() - x[0].sum(dim=0)
         self.store(layer, [x[0] + f / f.sum(dim=0) * missing, *x[1:]])
 

@@ -145,9 +145,11 @@ def test_external_field(calc: MDCGCalculator) -> None:
     atoms.calc = calc
     atoms.get_potential_energy()
     atoms.info["external_field"] = np.array([0.0, 0.0, 0.5])
-    with pytest.raises(InputError, match=r"external_field of the structure is .* take no external"):
+    with pytest.raises(
+        InputError, match=r"external_field of the structure is .* takes no external"
+    ):
         atoms.get_potential_energy()
-    with pytest.raises(InputError, match="take no external field"):
+    with pytest.raises(InputError, match="takes no external field"):
         calc.batch([atoms])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +11,25 @@ import pytest
 from mdcg import _core
 
 from ..covering import covering
-from .capi import Exchange, Rank
 from .cells import CELLS
+from .long_range import (
+    BOXES,
+    check_derivatives,
+    check_open_systems_of_several_ranks,
+    check_ranks,
+    check_threads,
+    close,
+    reference,
+    system,
+)
 from .multipoles import program
-from .programs import R_MAX, open_model
-from .test_ewald import BOXES, Array, close, reference, system
-from .test_ghosts import evaluate_together, parts
+from .programs import open_model
+
+FIELD = (0.3, -0.2, 0.5)
+IN_A_CELL = (
+    r"the external field is \(0.3, -0.2, 0.5\) eV/Å/e and the system is periodic, where the energy "
+    "would jump when an atom is wrapped into the cell, expected an open system or no field"
+)
 
 
 @covering(
@@ -58,68 +69,67 @@ def test_results(
     close(again, got["energies"], 1e-13, "energies without forces")
 
 
+@covering(
+    dtype=["float64", "float32"],
+    l_max=[0, 1],
+    field_l_max=[0, 1],
+    steps=[0, 1, 2],
+    nodes=[1, 13],
+)
+def test_external_field(
+    tmp_path: Path, dtype: str, l_max: int, field_l_max: int, steps: int, nodes: int
+) -> None:
+    options: dict[str, Any] = {"l_max": l_max, "field_l_max": field_l_max, "steps": steps}
+    of = program(dtype, external=FIELD, **options).package()
+    model = open_model(of, tmp_path / "p.mdcg")
+    s = system(None)
+    s = {name: value[:nodes] for name, value in s.items()}
+    want = reference(of, s)
+    limit = {"float64": 1e-10, "float32": 3e-5}[dtype]
+    for given in ({}, {"inputs": [1.0, 2.0, *FIELD]}):
+        got = model.evaluate(**s, virial=True, descriptors=True, **given)
+        close(got["energies"], want.energies.numpy(), limit, "energies")
+        close(got["forces"], want.forces.numpy(), limit, "forces")
+        close(got["virial"], want.virial.numpy(), limit, "virial")
+        close(got["descriptors"][:, -1:], want.values["charges"].numpy(), limit, "charges")
+    none = program(dtype, external=(0.0, 0.0, 0.0), **options).package()
+    want = reference(none, s)
+    got = model.evaluate(**s, inputs=[1.0, 2.0, 0.0, 0.0, 0.0])
+    close(got["energies"], want.energies.numpy(), limit, "energies without a field")
+    np.testing.assert_allclose(got["forces"], want.forces.numpy(), rtol=0, atol=limit)
+
+
+def test_external_fields_of_cells(tmp_path: Path) -> None:
+    model = open_model(program(external=FIELD).package(), tmp_path / "p.mdcg")
+    s = system(CELLS["triclinic"])
+    for periodic in ((True, True, True), (False, True, False)):
+        with pytest.raises(_core.EngineError, match=IN_A_CELL):
+            model.evaluate(**{**s, "periodic": periodic})
+    got = model.evaluate(**s, inputs=[1.0, 2.0, 0.0, 0.0, 0.0])
+    want = reference(program(external=(0.0, 0.0, 0.0)).package(), s)
+    close(got["energies"], want.energies.numpy(), 1e-10, "energies")
+    close(got["forces"], want.forces.numpy(), 1e-10, "forces")
+
+
 @pytest.mark.parametrize("box", ["triclinic", "open"])
 def test_one_number_of_threads_is_as_good_as_another(tmp_path: Path, box: str) -> None:
-    open_model(program().package(), tmp_path / "p.mdcg")
     s = system(np.diag([13.0, 12.0, 11.0]) if box != "open" else None, nodes=100)
-    found = []
-    for threads in (1, 3):
-        model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic", threads=threads)
-        found.append(model.evaluate(**s, virial=True))
-    for name, value in found[0].items():
-        assert np.array_equal(value, found[1][name]), name
+    check_threads(program().package(), tmp_path / "p.mdcg", s)
 
 
-@pytest.mark.parametrize("box", ["triclinic", "open"])
+@pytest.mark.parametrize("box", ["triclinic", "open", "open, in a field"])
 def test_differences_of_energies(tmp_path: Path, box: str) -> None:
-    model = open_model(program().package(), tmp_path / "p.mdcg")
-    s = system(None if box == "open" else 1.03 * CELLS["triclinic"])
-    got = model.evaluate(**s, virial=True)
-
-    def energy(change: Array, moves: Array) -> float:
-        moved = {**s, "positions": (s["positions"] + moves) @ change}
-        if "cell" in s:
-            moved["cell"] = s["cell"] @ change
-        return float(model.evaluate(**moved, forces=False)["energy"])
-
-    def slope(energy: Callable[[float], float]) -> float:
-        step = 1e-4
-        e = {n: energy(n * step) for n in (-2, -1, 1, 2)}
-        return (8 * (e[1] - e[-1]) - (e[2] - e[-2])) / (12 * step)
-
-    rng = np.random.default_rng(2)
-    one = np.eye(3)
-    for along in rng.normal(size=(2, *s["positions"].shape)):
-        found = slope(lambda t, along=along: energy(one, t * along))
-        assert found == pytest.approx(-(got["forces"] * along).sum(), abs=1e-6)
-    for half in rng.normal(size=(3, 3, 3)):
-        strain = half + half.T
-        found = slope(lambda t, by=strain: energy(one + t * by, 0 * s["positions"]))
-        assert found == pytest.approx(-(got["virial"] * strain).sum(), abs=1e-6)
+    external = FIELD if box == "open, in a field" else None
+    model = open_model(program(external=external).package(), tmp_path / "p.mdcg")
+    s = system(1.03 * CELLS["triclinic"] if box == "triclinic" else None)
+    check_derivatives(model, s, {"abs": 1e-6}, {"abs": 1e-6}, steps=(1e-4, 1e-4))
 
 
 @pytest.mark.parametrize("cuts", [(), (0.5,), (0.3, 0.7), (0.4, 0.4)])
 def test_ranks(tmp_path: Path, cuts: tuple[float, ...]) -> None:
-    """Ranks, one of them without atoms, have the results of one; they do so again."""
-    path = tmp_path / "p.mdcg"
-    s = system(CELLS["triclinic"], nodes=24)
-    want = open_model(program().package(), path).evaluate(**s, virial=True)
-    near = _core.NeighborList(R_MAX, 0.0)
-    near.update(s["positions"], s["cell"], s["periodic"])
-    table, image = np.unique(near.shifts, axis=0, return_inverse=True)
-    g = {**s, "sender": near.sender, "receiver": near.receiver, "image": image.reshape(-1)}
-    g["image_shifts"] = table
-    ranks = [Rank(str(path), *part) for part in parts(g, *cuts)]
-    exchange = Exchange(len(ranks), len(g["positions"]))
-    names = ("energy", "energies", "forces", "virial")
-    found = [evaluate_together(ranks, g, exchange, wanted=names) for _ in range(2)]
     # three totals, two fields, and the energy; backward the totals and the fields again
-    assert exchange.calls == ["sum"] * 2 * (3 + 2 + 1 + 3 + 2)
-    for name in names:
-        assert np.array_equal(found[0][name], found[1][name]), name
-        close(found[0][name], np.asarray(want[name]), 1e-10, name)
-    for rank in ranks:
-        rank.close()
+    s = system(CELLS["triclinic"], nodes=24)
+    check_ranks(program().package(), tmp_path / "p.mdcg", s, cuts, sums=3 + 2 + 1 + 3 + 2)
 
 
 def test_batches(tmp_path: Path) -> None:
@@ -139,24 +149,8 @@ def test_batches(tmp_path: Path) -> None:
     assert np.array_equal(got["virial"], [each["virial"] for each in want])
 
 
-class OtherRank:
-    """A communicator with another rank that has atoms."""
-
-    def sum(self, values: int, count: int) -> int:
-        if count == 1:  # the number of ranks with atoms
-            ctypes.cast(values, ctypes.POINTER(ctypes.c_int64))[0] += 1
-        return 0
-
-
 def test_open_systems_of_several_ranks(tmp_path: Path) -> None:
-    open_model(program().package(), tmp_path / "p.mdcg")
-    s = system(None)
-    none = np.zeros(0, np.int32)
-    rank = Rank(str(tmp_path / "p.mdcg"), np.arange(len(s["types"])), none)
-    g = {**s, "sender": none, "receiver": none}
-    with pytest.raises(RuntimeError, match=r"field. sums over all pairs of an open system, which"):
-        rank.evaluate(g, OtherRank(), ("forces",))
-    rank.close()
+    check_open_systems_of_several_ranks(program().package(), tmp_path / "p.mdcg")
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -177,6 +171,14 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(_core.EngineError, match=message):
             open_model(of, path)
 
+    def refuse_external(change: dict[str, Any], message: str) -> None:
+        of = program(external=FIELD).package()
+        next(each for each in of.layers if each["type"] == "external_potential").update(change)
+        with pytest.raises(_core.EngineError, match=message):
+            open_model(of, path)
+
+    refuse_external({"field": ["total_charge"]}, "field is 1 inputs, expected three: x, y and z")
+    refuse_external({"field": ["a", "b", "c"]}, "a")
     field = "reciprocal_field"
     refuse(field, {"sigma": 0.0}, "sigma is 0, expected a length from 0.001 to 1000")
     refuse(field, {"own_part": "some"}, "own_part is 'some', expected kept or removed")

@@ -79,6 +79,49 @@ def test_open_systems(tmp_path: Path, ranks: int) -> None:
     np.testing.assert_allclose(output.dump()[0][:, 1:4], atoms.get_forces(), rtol=0, atol=1e-9)
 
 
+def test_external_field(tmp_path: Path) -> None:
+    """A field changes between runs, and is not for boxes."""
+    atoms = molecule_in_a_corner()
+    write_data(tmp_path / "test.data", atoms)
+    text = head(
+        POLAR, settings="charge 1 spin 2 input external_field 0 0.1 -0.05", boundary="f f f"
+    )
+    text += OUTPUT + "run 0\npair_modify input external_field 0.2 0 0\nrun 0\n"
+    text += "pair_modify input external_field_x 0.1\nrun 0\n"
+    output = run_input(tmp_path, text)
+    fields = [[0, 0.1, -0.05], [0.2, 0, 0], [0.1, 0, 0]]
+    atoms.calc = MDCGCalculator(POLAR, threads=1)
+    for run, field in zip(output.runs, fields, strict=True):
+        atoms.info = INPUTS | {"external_field": field}
+        assert run["PotEng"][-1] == pytest.approx(atoms.get_potential_energy(), rel=1e-10)
+    atoms.info["external_field"] = fields[0]  # the dump has the first run alone
+    np.testing.assert_allclose(output.dump()[0][:, 1:4], atoms.get_forces(), rtol=0, atol=1e-9)
+    assert "external_field_x = 0, external_field_y = 0.1, external_field_z = -0.05" in output.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("input external_field 0 0.1 0", "the external field is (0, 0.1, 0) eV/Å/e and the system"),
+        ("input external_field 0 0.1", "keyword input needs three values behind external_field"),
+    ],
+)
+def test_unusable_fields(tmp_path: Path, settings: str, message: str) -> None:
+    write_data(tmp_path / "test.data", water(2))
+    text = head(POLAR, settings="charge 1 spin 2 " + settings) + "run 0\n"
+    output = run_input(tmp_path, text, ranks=1, check=False)
+    assert output.code != 0
+    assert message in output.text
+
+
+def test_fields_of_other_models(tmp_path: Path) -> None:
+    write_data(tmp_path / "test.data", water(2))
+    text = head(package("mace_les", "float64"), settings="input external_field 0 0 1") + "run 0\n"
+    output = run_input(tmp_path, text, check=False)
+    assert output.code != 0
+    assert "external_field_x is given, which no package reads, expected none" in output.text
+
+
 REFUSED = {
     "slab": ("p p f", "is periodic along 2 directions, expected 0 or 3"),
     "ranks": ("f f f", "sums over all pairs of an open system, which several processes"),

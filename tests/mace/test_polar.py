@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ase import Atoms, units
 from ase.build import molecule
 from ase.calculators.calculator import InputError, PropertyNotImplementedError
+from ase.calculators.lj import LennardJones
+from ase.calculators.mixing import SumCalculator
+from ase.md.verlet import VelocityVerlet
+from ase.optimize import FIRE
 
 from mdcg import MDCGCalculator
 from mdcg.errors import UnsupportedProblemError
@@ -20,9 +25,12 @@ from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.systems import Structure, verification_systems
 
 from ..covering import covering
+from ..lammps.lmp import package as package_of
 from ..lammps.lmp import water
 from ..lammps.make_packages import strengthen
 
+LES = package_of("mace_les", "float64")
+SHORT = package_of("mace", "float64")
 ION = (("total_charge", -1), ("total_spin", 2))
 NO_DEFAULTS = ()
 WIDTHS = {"one": [1.2], "two": [1.0, 1.5]}
@@ -179,10 +187,177 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
     liquid.pbc = [True, True, False]
     with pytest.raises(InputError, match="periodic along 2 directions, expected 0 or 3"):
         calc.get_potential_energy(liquid)
-    with pytest.raises(PropertyNotImplementedError, match="stresses not implemented"):
+    with pytest.raises(PropertyNotImplementedError, match="stresses not implemented, which a lo"):
         calc.get_property("stresses", ion)
     with pytest.raises(UnsupportedProblemError, match=r"has a long-range sum, .*heat fluxes"):
         calc.get_heat_flux(ion)
+
+
+POLAR = package_of("mace_polar", "float64")
+INPUTS: dict[str, Any] = {"charge": -1, "spin": 2}
+
+
+def isolated(**info: Any) -> Atoms:
+    """Return a water molecule with inputs; its energy depends on a field."""
+    found = molecule("H2O")
+    found.rotate(20, (1, 2, 3))
+    found.info |= INPUTS | info
+    return found
+
+
+@pytest.mark.parametrize("field", [None, [0.02, -0.1, 0.05]])
+def test_openmm(field: list[float] | None) -> None:
+    pytest.importorskip("openmm")
+    from mdcg.openmm import add_force
+
+    from .test_openmm import bare, evaluate, topology_of
+
+    atoms = water(1, seed=3) if field is None else isolated()
+    inputs = INPUTS if field is None else INPUTS | {"external_field": field}
+    atoms.info |= inputs
+    atoms.calc = MDCGCalculator(POLAR, threads=1)
+    system = bare(atoms)
+    add_force(system, topology_of(atoms), POLAR, threads=1, inputs=inputs)
+    energy, forces = evaluate(system, atoms)
+    assert energy == pytest.approx(atoms.get_potential_energy(), rel=1e-9)
+    np.testing.assert_allclose(forces, atoms.get_forces(), atol=1e-6)
+    if field is None:
+        with pytest.raises(UnsupportedProblemError, match="leave out atoms, or set periodic=Fals"):
+            add_force(bare(atoms), topology_of(atoms), POLAR, atoms=range(2), inputs=inputs)
+    else:
+        with pytest.raises(InputError, match="external_field of the structure is 1, expected thr"):
+            add_force(bare(atoms), topology_of(atoms), POLAR, inputs=inputs | {"external_field": 1})
+
+
+def test_torchsim() -> None:
+    """Systems of a state, with a field where they are isolated, have the calculator's results."""
+    ts = pytest.importorskip("torch_sim", reason="needs Python 3.11", exc_type=ImportError)
+    from mdcg.torchsim import MDCGModel
+
+    model, calc = MDCGModel(POLAR, "cpu", threads=1), MDCGCalculator(POLAR, threads=1)
+    fields = [[0.0, 0.0, 0.1], [0.0, 0.0, 0.0], [-0.3, 0.2, 0.1]]
+    liquid, ions = water(1, seed=6), [isolated(external_field=field) for field in fields]
+    for atoms in ions:
+        atoms.cell = np.eye(3) * 9.0
+    for images, own in ((ions, fields), ([liquid, water(2, seed=5)], None)):
+        state = vars(ts.io.atoms_to_state(images, model.device, model.dtype))
+        given = {"charge": torch.full((len(images),), -1.0), "spin": torch.tensor([2.0])}
+        if own is not None:
+            given["external_field"] = torch.tensor(own, dtype=torch.float64)
+        found = model({**state, **given})
+        for atoms in images:
+            atoms.info |= INPUTS
+        forces = np.concatenate([calc.get_forces(atoms) for atoms in images])
+        np.testing.assert_allclose(found["forces"].numpy(), forces, rtol=0, atol=1e-10)
+        energies = [calc.get_potential_energy(atoms) for atoms in images]
+        np.testing.assert_allclose(found["energy"].numpy(), energies, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"external field is .* and the system is periodic, where"):
+        model({**state, **given, "external_field": torch.tensor([0.0, 0.0, 0.1])})
+    with pytest.raises(InputError, match="expected three numbers"):
+        model({**state, **given, "external_field": torch.tensor([0.0, 0.1])})
+
+
+def test_committees_and_second_derivatives(tmp_path: Path) -> None:
+    atoms = isolated(external_field=[0.1, 0.0, 0.2])
+    single = MDCGCalculator(POLAR, threads=1)
+    calc = MDCGCalculator([POLAR, POLAR], threads=1)
+    np.testing.assert_allclose(calc.get_forces(atoms), single.get_forces(atoms), atol=1e-12)
+    calc.get_property("charges", atoms)
+    assert np.abs(calc.results["charges_std"]).max() < 1e-12
+    found = single.get_hessian(atoms)
+    moved = atoms.copy()
+    moved.positions[1, 0] += 1e-3
+    change = (single.get_forces(atoms) - single.get_forces(moved)).reshape(-1) / 1e-3
+    np.testing.assert_allclose(found[3], change, rtol=0, atol=0.02)
+    assert np.abs(found[3]).max() > 0.1
+    bare = atoms.copy()
+    bare.info.pop("external_field")
+    assert np.abs(single.get_hessian(bare) - found).max() > 1e-3
+    with pytest.raises(InputError, match=r"and \S*mace_les\S* takes no external field: remove it"):
+        MDCGCalculator([LES, LES]).get_forces(atoms)
+
+
+@pytest.mark.parametrize("package", [POLAR, LES, SHORT], ids=["polar", "les", "short"])
+@pytest.mark.parametrize("field", [None, [0.0, 0.05, 0.1]])
+def test_dynamics_conserves_energy(package: Path, field: Any) -> None:
+    """Repulsion of ASE keeps the atoms of random models apart."""
+    if field is not None and package != POLAR:
+        pytest.skip("the model takes no field")
+    grid = 2.2 * np.array(list(np.ndindex(3, 3, 2)))
+    atoms = Atoms("OHH" * 6, grid, cell=[6.6, 6.6, 4.4], pbc=field is None)
+    atoms.rattle(0.05, seed=3)
+    atoms.info |= INPUTS | ({} if field is None else {"external_field": field})
+    repulsion = LennardJones(sigma=2.0, epsilon=0.3, rc=4.0, smooth=True)
+    atoms.calc = SumCalculator([MDCGCalculator(package, threads=1), repulsion])
+    FIRE(atoms, logfile=None).run(fmax=0.2, steps=60)
+    speeds = np.random.default_rng(2).normal(size=(len(atoms), 3))
+    atoms.set_momenta(np.sqrt(300 * units.kB * atoms.get_masses())[:, None] * speeds)
+    dynamics = VelocityVerlet(atoms, timestep=0.25 * units.fs)
+    total, kinetic = [], []
+    for _ in range(200):
+        dynamics.run(1)
+        total.append(atoms.get_total_energy())
+        kinetic.append(atoms.get_kinetic_energy())
+    assert np.ptp(kinetic) > 0.1
+    assert np.ptp(total) < 5e-3 * np.ptp(kinetic)
+
+
+def test_external_field(build: Any, tmp_path: Path) -> None:
+    """Energies and forces of open systems in a field are those of mace-torch."""
+    from mace.calculators import MACECalculator
+
+    norms = [1.0 + 0.3 * n for n in range(4)]
+    model = model_of(build, field_feature_norms=norms)
+    converted(model, tmp_path / "p.mdcg", NO_DEFAULTS)
+    calc = MDCGCalculator(tmp_path / "p.mdcg")
+    found = []
+    with default_dtype(torch.float64):  # MACE makes some constants in torch's default type
+        options = {"device": "cpu", "default_dtype": "float64", "model_type": "PolarMACE"}
+        theirs = MACECalculator(models=[model], **options)
+        for name, charge, spin in (("OH", -1, 1), ("CH3CH2OH", 0, 1), ("CH3CH2OH", 1, 2)):
+            atoms = molecule(name)
+            atoms = atoms[[n != 6 for n in atoms.numbers]]
+            atoms.rotate(20, (1, 2, 3))
+            atoms.translate((3.0, -1.0, 2.0))  # the energy of an ion depends on the origin
+            for field in ((0.0, 0.0, 0.0), (0.03, -0.02, 0.05), (0.0, 0.3, 0.0)):
+                atoms.info = {"charge": charge, "spin": spin, "external_field": list(field)}
+                want = [theirs.get_property(key, atoms) for key in ("energy", "forces")]
+                got = [calc.get_property(key, atoms) for key in ("energy", "forces")]
+                assert abs(got[0] - want[0]) < 1e-9 * len(atoms)
+                np.testing.assert_allclose(got[1], want[1], rtol=0, atol=1e-8)
+                found.append(got[0])
+    assert np.ptp(found[:3]) > 0.01
+    assert np.ptp(found[3:6]) > 1e-4
+    energies = [each["energy"] for each in calc.batch([atoms, atoms], ["energy"])]
+    assert energies == pytest.approx(found[-1:] * 2, rel=1e-12)
+    step, moved = 1e-4, []
+    for sign in (1, -1):
+        moved.append(atoms.copy())
+        moved[-1].positions[1, 2] += sign * step
+    up, down = (calc.get_potential_energy(each) for each in moved)
+    assert calc.get_forces(atoms)[1, 2] == pytest.approx((down - up) / (2 * step), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"external_field": [0.1, 0.2]}, r"field of the structure is \[0.1, 0.2\], expected three"),
+        ({"external_field": "x"}, "external_field of the structure is 'x', expected three numbers"),
+        ({"external_field": [0, 0, np.nan]}, "expected a finite number"),
+        ({"external_field": [0.0, 0.0, 0.1]}, r"the external field is \(0, 0, 0.1\) eV/Å/e and "),
+        ({"external_field": [0, 0, 0.1], "external_field_z": 0.2}, "which are one input of the m"),
+    ],
+)
+def test_unusable_fields(small: Any, tmp_path: Path, info: Any, message: str) -> None:
+    converted(small, tmp_path / "p.mdcg")
+    atoms = water(1, seed=4)
+    calc = MDCGCalculator(tmp_path / "p.mdcg")
+    atoms.info = {"external_field": [0.0, 0.0, 0.0]}
+    calc.get_potential_energy(atoms)  # also in a cell
+    atoms.info = info
+    with pytest.raises(InputError, match=message) as error:
+        calc.get_potential_energy(atoms)
+    assert "\n" not in str(error.value)
 
 
 def refused(model: Any, message: str, fields: Any = ION) -> None:
@@ -199,7 +374,7 @@ def small(build: Any) -> Any:
     ("fields", "message"),
     [
         ((("total_charge", 0.5),), "total_charge is 0.5, expected a whole number"),
-        ((*ION, ("external_field", 1)), "reads no external_field, expected total_charge, total_sp"),
+        ((*ION, ("external_field", 1)), "reads no external_field, expected external_field_x, ext"),
     ],
 )
 def test_inputs(small: Any, fields: Any, message: str) -> None:
