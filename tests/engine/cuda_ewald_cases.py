@@ -21,8 +21,8 @@ from .cells import CELLS
 from .cuda_cases import both
 from .cuda_device import Device
 from .cuda_list_cases import with_copies
+from .long_range import BOXES, NUMBERS, OtherRank, close, of_types, package, system
 from .programs import R_MAX, Program
-from .test_ewald import BOXES, NUMBERS, OtherRank, close, of_types, package, system
 from .test_ghosts import evaluate_together, parts
 
 LIMIT = {"float64": 1e-11, "float32": 1e-5}
@@ -300,7 +300,9 @@ def test_refusals(tmp_path: Path) -> None:
     for cell in (np.zeros((3, 3)), np.ones((3, 3))):
         with pytest.raises(RuntimeError, match=r"cell vectors? "):
             rank.evaluate({**g, "cell": cell}, None, ("forces",))
-    with pytest.raises(RuntimeError, match=r"ewald. sums over all pairs of an open system, which"):
+    with pytest.raises(
+        RuntimeError, match="the model sums over all pairs of an open system, which"
+    ):
         rank.evaluate(g, OtherRank(), ("forces",))
     rank.close()
 

@@ -19,7 +19,7 @@ from .cells import CELLS
 from .cuda_cases import both
 from .cuda_device import Device
 from .cuda_ewald_cases import WANTED, compare, given, joined
-from .test_ewald import NUMBERS, of_types, package, system
+from .long_range import NUMBERS, of_types, package, system
 from .test_ghosts import evaluate_together, parts
 from .test_particle_mesh import BOXES, atoms
 

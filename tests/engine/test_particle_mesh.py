@@ -12,11 +12,19 @@ import pytest
 from mdcg import _core
 
 from ..covering import covering
-from .capi import Exchange, Rank
 from .cells import CELLS
-from .programs import R_MAX, Array, open_model
-from .test_ewald import NUMBERS, close, of_types, package, reference, system
-from .test_ghosts import evaluate_together, parts
+from .long_range import (
+    NUMBERS,
+    check_derivatives,
+    check_ranks,
+    check_threads,
+    close,
+    of_types,
+    package,
+    reference,
+    system,
+)
+from .programs import Array, open_model
 
 BOXES = {
     "cube": CELLS["cubic"],
@@ -83,38 +91,11 @@ def test_differences_of_energies(tmp_path: Path, dtype: str, limit: float) -> No
     """Forces and virial are derivatives of the energy of the mesh, but for the ends of windows."""
     model = open_model(of_types(np.array([0.5, -0.9, 0.3]), dtype), tmp_path / "p.mdcg")
     s = atoms("triclinic", 2.0)
-    got = model.evaluate(**s, virial=True)
-
-    def slope(positions: Array, strain: Array, step: float) -> float:
-        """Return the derivative of the energy along a change of positions and a strain."""
-
-        def energy(n: int) -> float:
-            change = np.eye(3) + n * step * strain
-            now = {**s, "cell": s["cell"] @ change}
-            now["positions"] = (s["positions"] + n * step * positions) @ change
-            return float(model.evaluate(**now, forces=False)["energy"])
-
-        e = {n: energy(n) for n in (-2, -1, 1, 2)}
-        return (8 * (e[1] - e[-1]) - (e[2] - e[-2])) / (12 * step)
-
-    rng = np.random.default_rng(2)
-    for along in rng.normal(size=(2, *s["positions"].shape)):
-        found = slope(along, np.zeros((3, 3)), 1e-3)
-        assert found == pytest.approx(-(got["forces"] * along).sum(), rel=limit)
-    for half in rng.normal(size=(2, 3, 3)):
-        found = slope(np.zeros_like(s["positions"]), half + half.T, 1e-6)
-        assert found == pytest.approx(-(got["virial"] * (half + half.T)).sum(), rel=1e-7)
+    check_derivatives(model, s, {"rel": limit}, {"rel": 1e-7}, steps=(1e-3, 1e-6))
 
 
 def test_one_number_of_threads_is_as_good_as_another(tmp_path: Path) -> None:
-    open_model(package(), tmp_path / "p.mdcg")
-    s = atoms("triclinic", 2.0, nodes=300)
-    found = []
-    for threads in (1, 3):
-        model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic", threads=threads)
-        found.append(model.evaluate(**s, virial=True))
-    for name, value in found[0].items():
-        assert np.array_equal(value, found[1][name]), name
+    check_threads(package(), tmp_path / "p.mdcg", atoms("triclinic", 2.0, nodes=300))
 
 
 def test_images(tmp_path: Path) -> None:
@@ -147,25 +128,7 @@ def test_hardly_any_nodes(tmp_path: Path, nodes: int) -> None:
 
 @pytest.mark.parametrize("cuts", [(0.5,), (0.0,), (0.3, 0.7)])
 def test_ranks(tmp_path: Path, cuts: tuple[float, ...]) -> None:
-    """Ranks, one of them without atoms, have the results of one; they do so again."""
-    path = tmp_path / "p.mdcg"
-    s = atoms("triclinic", 2.0)
-    want = open_model(package(), path).evaluate(**s, virial=True)
-    near = _core.NeighborList(R_MAX, 0.0)
-    near.update(s["positions"], s["cell"], s["periodic"])
-    table, image = np.unique(near.shifts, axis=0, return_inverse=True)
-    g = {**s, "sender": near.sender, "receiver": near.receiver, "image": image.reshape(-1)}
-    g["image_shifts"] = table
-    ranks = [Rank(str(path), *part) for part in parts(g, *cuts)]
-    exchange = Exchange(len(ranks), len(g["positions"]))
-    names = ("energy", "energies", "forces", "virial")
-    found = [evaluate_together(ranks, g, exchange, wanted=names) for _ in range(2)]
-    assert exchange.calls == ["sum"] * 2
-    for name in names:
-        assert np.array_equal(found[0][name], found[1][name]), name
-        close(found[0][name], np.asarray(want[name]), 1e-10, name)
-    for rank in ranks:
-        rank.close()
+    check_ranks(package(), tmp_path / "p.mdcg", atoms("triclinic", 2.0), cuts, sums=1)
 
 
 def test_charges_that_are_too_large(tmp_path: Path) -> None:
