@@ -173,6 +173,10 @@ void ComputeMDCGHeatFlux::compute_vector()
   pair->require_setup();
   invoked_vector = update->ntimestep;
   const PairMDCG::Impl &it = *pair->impl;
+  if (pair->has_long_range_sum())
+    error->all(FLERR,
+               "compute mdcg/heat/flux: the model has a long-range sum, whose heat flux is not "
+               "implemented, expected a model without one: remove this compute");
   const int layers = this->layers();
   const double depth = layers * it.r_max + neighbor->skin;
   if (comm->get_comm_cutoff() < depth * (1.0 - 1e-12))

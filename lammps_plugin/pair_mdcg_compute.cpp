@@ -119,6 +119,11 @@ void PairMDCG::compute(int eflag, int vflag)
   require_setup();
   ev_init(eflag, vflag);
   Impl &it = *impl;
+  if (vflag_atom && has_long_range_sum())
+    error->all(FLERR,
+               "pair_style mdcg: the model has a long-range sum, which has no virials of single "
+               "atoms, expected commands that ask for the virial of the system alone: remove "
+               "compute stress/atom and the like");
   // Ranks without atoms go on too, because exchanges are collective.
   if (neighbors_changed()) update_graph();
   const mdcg_system system = system_of_members();

@@ -102,7 +102,18 @@ REFUSED = {
         "p p p",
         "compute v all stress/atom NULL virial\ncompute s all reduce sum c_v[1]\n"
         "thermo_style custom step c_s\nrun 0",
-        "has no virials of single atoms: ask for the virial of the system",
+        "has no virials of single atoms, expected commands that ask for the virial of the system",
+    ),
+    "heat flux": (
+        "p p p",
+        "compute f all mdcg/heat/flux\nthermo_style custom step c_f[1]\nrun 0",
+        "the model has a long-range sum, whose heat flux is not implemented",
+    ),
+    "strained box": (
+        "p p p",
+        "pair_style mdcg fixed_waves yes\npair_coeff * * {LES} H O\nrun 0\n"
+        "change_box all x scale 1.5 remap\nrun 0",
+        "this cell is strained by 62.5 % from it",
     ),
     "strain": ("p p p", "fix f all numdiff/virial 1 1e-4\nrun 0", "move atoms and not the box"),
     "exclude": (
@@ -132,7 +143,7 @@ REFUSED = {
 def test_refused(tmp_path: Path, case: str) -> None:
     boundary, commands, reason = REFUSED[case]
     write_data(tmp_path / "test.data", water(2))
-    text = head(LES, boundary=boundary) + commands + "\n"
+    text = head(LES, boundary=boundary) + commands.replace("{LES}", str(LES)) + "\n"
     output = run_input(tmp_path, text, ranks=2, check=False)
     assert output.code != 0
     assert reason in output.text

@@ -24,7 +24,8 @@ bool WaveSpec::removes_own_part() const {
 bool WaveSpec::is_periodic(const double* cell, const bool* periodic) const {
     const int directions = cell == nullptr ? 0 : periodic[0] + periodic[1] + periodic[2];
     if (directions == 1 || directions == 2)
-        bad_argument(fields.where() + " sums over a cell, and the system is periodic along " +
+        bad_argument("the model sums over a cell or an open system, and the system is periodic "
+                     "along " +
                      std::to_string(directions) + (directions == 1 ? " direction" : " directions") +
                      ", expected 0 or 3: make it periodic along all, with vacuum in the cell");
     return directions == 3;
@@ -36,9 +37,8 @@ void WaveSpec::expect_one_process(Communicator* communicator, std::int64_t num_l
     communicator->sum(&processes, 1);
     if (processes > 1)
         throw EngineError(ErrorKind::unsupported,
-                          fields.where() +
-                              " sums over all pairs of an open system, which several processes "
-                              "cannot share: use one, or a periodic cell with vacuum");
+                          "the model sums over all pairs of an open system, which several processes "
+                          "(ranks) cannot share: use one, or a periodic cell with vacuum");
 }
 
 }  // namespace mdcg
