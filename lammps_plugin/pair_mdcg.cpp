@@ -300,11 +300,20 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
   options.threads = it.threads ? it.threads : comm->nthreads;
   options.memory = it.memory_size.c_str();
   options.memory_models = static_cast<int>(files.size());
-  options.fixed_waves = it.fixed_waves;
+  bool has_sum = false;
   for (const std::string &file : files) {
     Member &member = it.members.emplace_back();
     member.file = file;
     open_member(member, options, nullptr);
+    has_sum = has_sum || member.info.is_long_range;
+  }
+  options.fixed_waves = it.fixed_waves;    // of packages with a sum; if there is none, an error
+  for (Member &member : it.members) {
+    if (!it.fixed_waves || (has_sum && !member.info.is_long_range)) continue;
+    Member fixed;
+    fixed.file = member.file;
+    open_member(fixed, options, member.model.get());
+    member = std::move(fixed);
   }
   compare_ranks();
   it.r_max = it.members.front().info.r_max;

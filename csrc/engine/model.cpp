@@ -222,7 +222,7 @@ bool Model::with_waves(const double* cell, const bool* periodic, const Evaluate&
                          periodic[2] && program_.reads_system;
     if (!fixed_waves_ || !in_cell) return evaluate(nullptr);
     if (!waves_cell_.empty()) {
-        constexpr double MOST_STRAIN = 0.25;
+        constexpr double MOST_STRAIN = 0.25;  // 22 % of one length, or 13 % of all three
         const double strain = strain_between(waves_cell_.data(), cell);
         if (!(strain <= MOST_STRAIN))
             bad_argument(
@@ -230,7 +230,8 @@ bool Model::with_waves(const double* cell, const bool* periodic, const Evaluate&
                 "is strained by " +
                 number_text(100 * strain, 3) + " % from it, expected at most " +
                 number_text(100 * MOST_STRAIN) +
-                " % and the same three vectors: open the model once more for other cells");
+                " % and the same three vectors: leave fixed_waves out, or take this cell first (with "
+                "a new calculator in ASE, pair_coeff in LAMMPS, a new model in C)");
         return evaluate(waves_cell_.data());
     }
     if (!evaluate(nullptr)) return false;
@@ -240,7 +241,7 @@ bool Model::with_waves(const double* cell, const bool* periodic, const Evaluate&
 
 bool Model::evaluate_batch(Batch batch, const Results& results) {
     check_system(results, nullptr, false);
-    batch.inputs = use_inputs(batch.num_systems > 0 ? batch.inputs : nullptr, batch.num_nodes());
+    batch.inputs = apply_inputs(batch.num_systems > 0 ? batch.inputs : nullptr, batch.num_nodes());
     batch.num_inputs = 0;  // the same for all systems
     const ListNumbers held = std::exchange(list_, {});
     const bool found = do_evaluate_batch(batch, results);

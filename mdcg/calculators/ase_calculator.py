@@ -110,9 +110,11 @@ class MDCGCalculator(Calculator):
     fixed_waves : bool
         For packages with a long-range sum (LES): in a cell that changes, the sum goes over the
         waves of the first cell, with the same integers, so that the energy is smooth, as at
-        constant pressure. Cells strained by more than 25 % from it, and batches, are refused, and
-        copies of the calculator have a first cell of their own. False: waves enter and leave the
-        sum with the cell, as in the original model.
+        constant pressure. Cells strained by more than 25 % from it (the norm of the strain tensor:
+        22 % of one length, or 13 % of all three), and batches, are refused, and copies of the
+        calculator have a first cell of their own. Packages of a committee without such a sum are
+        evaluated as usual. False: waves enter and leave the sum with the cell, as in the original
+        model.
 
     Attributes
     ----------
@@ -247,6 +249,7 @@ class MDCGCalculator(Calculator):
                     "kernels: call mdcg.patch_model(model) before, or give the file of the model",
                     self._backend.name,
                 )
+        self._keeps_waves = bool(fixed_waves)
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()
         self._inputs_seen: dict[str, Any] = {}
@@ -399,7 +402,13 @@ class MDCGCalculator(Calculator):
             `indices` are out of range.
         """
         dtype = str(self.parameters["dtype"])
-        return hessian(self._atoms_or_last(atoms), step, indices, dtype, self.batch)
+        batch = self._one_by_one if self._keeps_waves else self.batch
+        return hessian(self._atoms_or_last(atoms), step, indices, dtype, batch)
+
+    def _one_by_one(self, images: Sequence[Atoms], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Do what :meth:`batch` does, which is not for fixed waves."""
+        found = [self._backend.evaluate(image, wanted_of(names, [image])) for image in images]
+        return [as_results(each, names, self._backend.model_class) for each in found]
 
     def batch(
         self, images: Sequence[Atoms], properties: Sequence[str] = ("energy", "forces")
@@ -556,8 +565,10 @@ class MDCGCalculator(Calculator):
         unknown = [name for name in properties if name not in self.implemented_properties]
         if unknown:
             known = ", ".join(self.implemented_properties)
+            sums = "stresses" in unknown and getattr(self._backend, "is_long_range", False)
+            why = ", which a long-range sum does not have" if sums else ""
             raise PropertyNotImplementedError(
-                f"{', '.join(sorted(set(unknown)))} not implemented; available: {known}"
+                f"{', '.join(sorted(set(unknown)))} not implemented{why}; available: {known}"
             )
 
     def _package(self, what: str) -> PackageBackend:

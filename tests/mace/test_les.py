@@ -96,7 +96,9 @@ def test_calculator(build: Any, tmp_path: Path) -> None:
     atoms.pbc = [True, True, False]
     with pytest.raises(InputError, match="periodic along 2 directions, expected 0 or 3"):
         atoms.get_potential_energy()
-    with pytest.raises(PropertyNotImplementedError, match="stresses not implemented"):
+    with pytest.raises(
+        PropertyNotImplementedError, match="stresses not implemented, which a long-range"
+    ):
         atoms.get_stresses()
     with pytest.raises(UnsupportedProblemError, match=r"has a long-range sum, .*heat fluxes"):
         calc.get_heat_flux(water(1, seed=4))
@@ -137,10 +139,38 @@ def test_fixed_waves(build: Any, tmp_path: Path) -> None:
     atoms.set_cell(1.1 * atoms.cell.array, scale_atoms=True)
     assert abs(calc.get_potential_energy(atoms) - usual.get_potential_energy(atoms)) > 1e-7
     atoms.set_cell(1.3 * atoms.cell.array, scale_atoms=True)
-    with pytest.raises(InputError, match=r"this cell is strained by .* open the model once more"):
+    with pytest.raises(InputError, match=r"this cell is strained by .* a new calculator in ASE"):
         calc.get_potential_energy(atoms)
     with pytest.raises(ValueError, match="fixed_waves and dispersion are for packages"):
         MDCGCalculator(model, fixed_waves=True)
+
+
+def test_fixed_waves_of_derivatives_and_committees(tmp_path: Path) -> None:
+    """All images of a Hessian have the waves of the first cell; members without a sum have none."""
+    short = package_of("mace", "float64")
+    atoms = water(1, seed=4)
+    larger = atoms.copy()
+    larger.set_cell(1.12 * atoms.cell.array, scale_atoms=True)  # waves enter
+
+    def moved(step: float) -> Atoms:
+        found = larger.copy()
+        found.positions[2, 1] += step
+        return found
+
+    for paths in ([LES], [short, LES]):
+        calc = MDCGCalculator(paths, fixed_waves=True)
+        usual = MDCGCalculator(paths)
+        assert calc.get_potential_energy(atoms) == usual.get_potential_energy(atoms)
+        with pytest.raises(UnsupportedProblemError, match="fixed_waves is set, and a batch has"):
+            calc.batch([atoms])
+        found = calc.get_hessian(larger)
+        up, down = (calc.get_forces(moved(step)) for step in (1e-3, -1e-3))
+        row = (down - up).reshape(-1) / 2e-3
+        np.testing.assert_allclose(0.5 * (found[7] + found[:, 7]), found[7], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(row, found[7], rtol=0, atol=1e-4)
+        assert np.abs(found - usual.get_hessian(larger)).max() > 1e-5
+    with pytest.raises(UnsupportedProblemError, match=r"no long-range sum: leave it out"):
+        MDCGCalculator([short, short], fixed_waves=True)
 
 
 @pytest.mark.parametrize(
