@@ -21,7 +21,7 @@ from .cuda_device import Device
 from .cuda_ewald_cases import WANTED, compare, given, joined
 from .long_range import NUMBERS, of_types, package, system
 from .test_ghosts import evaluate_together, parts
-from .test_particle_mesh import BOXES, atoms
+from .test_particle_mesh import BOXES, atoms, change_by_moves, large
 
 LIMIT = {"float64": 1e-10, "float32": 1e-5}
 
@@ -37,6 +37,12 @@ def test_results(tmp_path: Path, box: str, dtype: str) -> None:
     compare(found[0], {name: want[name] for name in found[0]}, LIMIT[dtype])
     for name, value in found[0].items():
         assert np.array_equal(found[1][name], value), name
+
+
+def test_large_cells_have_a_mesh(tmp_path: Path) -> None:
+    _, cuda = both(of_types(np.array([0.5, -0.9, 0.3])), tmp_path / "p.mdcg")
+    assert change_by_moves(cuda, atoms("cube", 2.0, "CUDA")) > 1e-11
+    assert change_by_moves(cuda, system(0.8 * large("cube", 2.0, "CUDA"), 70)) < 1e-12
 
 
 def test_steps(tmp_path: Path) -> None:

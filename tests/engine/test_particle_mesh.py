@@ -72,6 +72,27 @@ def atoms(box: str, spacing: float, device: str = "CPU", nodes: int = 70, seed: 
     return system(large(box, spacing, device), nodes, seed)
 
 
+def change_by_moves(model: Any, s: dict[str, Any]) -> float:
+    """Return how much forces change, relative to the largest, if all atoms move together.
+
+    A mesh stays where it is; a direct sum has no place.
+    """
+    moves = np.random.default_rng(1).uniform(0.0, 3.0, (3, 3))
+    found = [model.evaluate(**{**s, "positions": s["positions"] + by})["forces"] for by in moves]
+    return float(np.ptp(found, axis=0).max() / np.abs(found[0]).max())
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float64", 1e-11), ("float32", 1e-7)])
+@pytest.mark.parametrize("box", ["cube", "triclinic"])
+def test_large_cells_have_a_mesh(tmp_path: Path, box: str, dtype: str, least: float) -> None:
+    """Charges are those of the types, so forces of a direct sum are exact in both precisions."""
+    model = open_model(of_types(np.array([0.5, -0.9, 0.3]), dtype), tmp_path / "p.mdcg")
+    assert least < change_by_moves(model, atoms(box, 2.0)) < 1e5 * least
+    small = 0.8 * large(box, 2.0, "CPU")
+    assert pairs(small, 2.0) < fewest_pairs("CPU")
+    assert change_by_moves(model, system(small, 70)) < 0.1 * least
+
+
 @covering(box=list(BOXES), numbers=list(NUMBERS), own=["kept", "removed"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_results(tmp_path: Path, box: str, numbers: str, own: str, dtype: str) -> None:
