@@ -1,4 +1,4 @@
-"""Shared by all tests: seeded random numbers, a private kernel cache, the gpu marker."""
+"""Shared by all tests: random numbers with a seed, a private kernel cache, the markers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=f"gpu test: {reason}"))
+
+
+@lru_cache(maxsize=1)
+def _why_no_compiler() -> str:
+    from mdcg.errors import KernelCompileError
+    from mdcg.runtime.compiler import find_compiler
+
+    try:
+        find_compiler()
+    except KernelCompileError as error:
+        return str(error)
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of what is compiled on the machine where there is no compiler."""
+    if item.get_closest_marker("compiler") and (reason := _why_no_compiler()):
+        pytest.skip(f"compiler test: {reason}")
 
 
 @pytest.fixture

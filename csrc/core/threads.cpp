@@ -6,7 +6,6 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <set>
 #include <stdexcept>
 #include <system_error>
@@ -30,16 +29,12 @@ void wait_for_end(pid_t thread) {
 // Starts up to `wanted` threads at the same time, ends them, and returns how many there were.
 int start_threads(int wanted) {
     std::mutex mutex;
-    std::condition_variable ended;
-    bool over = false;
+    std::mutex running;  // held while all threads must go on
     std::vector<pid_t> ids;
     std::vector<std::thread> threads;
+    running.lock();
     const auto end = [&] {
-        {
-            const std::lock_guard<std::mutex> guard(mutex);
-            over = true;
-        }
-        ended.notify_all();
+        running.unlock();
         for (std::thread& thread : threads) thread.join();
         for (const pid_t id : ids) wait_for_end(id);
     };
@@ -48,9 +43,11 @@ int start_threads(int wanted) {
         threads.reserve(static_cast<std::size_t>(wanted));
         for (int i = 0; i < wanted; ++i)
             threads.emplace_back([&] {
-                std::unique_lock<std::mutex> lock(mutex);
-                ids.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
-                ended.wait(lock, [&] { return over; });
+                {
+                    const std::lock_guard<std::mutex> guard(mutex);
+                    ids.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
+                }
+                const std::lock_guard<std::mutex> wait(running);
             });
     } catch (const std::system_error&) {  // no thread
     } catch (const std::bad_alloc&) {     // no memory for one
