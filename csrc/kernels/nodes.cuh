@@ -126,6 +126,14 @@ extern "C" __global__ void __launch_bounds__(256) layer_norm_backward(const Laye
     const WarpRow row;
     if (row.number < p.count) p.backward(row);
 }
+extern "C" __global__ void __launch_bounds__(256) rms_norm_forward(const RmsNorm<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.forward(row);
+}
+extern "C" __global__ void __launch_bounds__(256) rms_norm_backward(const RmsNorm<T> p) {
+    const WarpRow row;
+    if (row.number < p.count) p.backward(row);
+}
 extern "C" __global__ void __launch_bounds__(256) sum_forward(const __grid_constant__ Sum<T> p) {
     const WarpRow row;
     if (row.number < p.count) p.forward(row);

@@ -50,19 +50,17 @@ struct Scale {
 // out = x / (density * beta + alpha)
 template <typename T>
 struct Normalize {
-    const T* x;        // [count * width]
-    const T* y;        // [count * y_width], the density
-    T* out;            // [count * width]
-    const T* g;        // [count * width], gradient of out
-    T* dx;             // [count * width], null: not wanted
-    T* dy;             // [count * y_width], null: not wanted
+    const T* x;  // [count * width]
+    const T* y;  // [count * y_width], the density
+    T* out;      // [count * width]
+    const T* g;  // [count * width], gradient of out
+    T* dx;       // [count * width], null: not wanted
+    T* dy;       // [count * y_width], null: not wanted
     Long count;
     int width, y_width, add_x, add_y;
     double alpha, beta;
 
-    MDCG_HD T factor(Long n) const {
-        return T(1) / (T(beta) * y[n * y_width] + T(alpha));
-    }
+    MDCG_HD T factor(Long n) const { return T(1) / (T(beta) * y[n * y_width] + T(alpha)); }
     template <class Row>
     MDCG_HD void forward(const Row& row) const {
         const T s = factor(row.number);
@@ -254,6 +252,54 @@ struct LayerNorm {
             const auto a = scale * (row.load(x + at + j) + -mean * one);
             const auto d = row.load(g + at + j) * row.load(weight + j);
             row.put(dx + at + j, scale * (d + (shift * one + slope * a)), add);
+        });
+    }
+};
+
+// out = x weight / sqrt(sum of square x^2 + epsilon), over all items of a row
+template <typename T>
+struct RmsNorm {
+    const T* x;       // [count * width]
+    T* out;           // [count * width]
+    const T* g;       // [count * width], gradient of out
+    T* dx;            // [count * width]
+    const T* square;  // [width] factors of squares, and zeros where rows are padded
+    const T* weight;  // [width]
+    Long count;
+    int width, add;
+    double epsilon;
+
+    template <class Row>
+    MDCG_HD T scale(const Row& row) const {
+        const T* const from = x + row.number * width;
+        typename Row::Sum squares{};
+        row.each(width, [&](int j) {
+            const auto a = row.load(from + j);
+            squares.add(row.load(square + j) * a * a);
+        });
+        return T(1 / square_root(double(row.total(squares)) + epsilon));
+    }
+    template <class Row>
+    MDCG_HD void forward(const Row& row) const {
+        const T s = scale(row);
+        const Long at = row.number * width;
+        row.each(width, [&](int j) {
+            row.put(out + at + j, s * (row.load(x + at + j) * row.load(weight + j)));
+        });
+    }
+    template <class Row>
+    MDCG_HD void backward(const Row& row) const {
+        const T s = scale(row);
+        const Long at = row.number * width;
+        typename Row::Sum along{};
+        row.each(width, [&](int j) {
+            along.add(row.load(g + at + j) * row.load(weight + j) * (s * row.load(x + at + j)));
+        });
+        const T slope = -row.total(along);
+        row.each(width, [&](int j) {
+            const auto d = row.load(g + at + j) * row.load(weight + j);
+            const auto a = row.load(square + j) * (s * row.load(x + at + j));
+            row.put(dx + at + j, s * (d + slope * a), add);
         });
     }
 };
@@ -515,6 +561,8 @@ struct Gate {
     FUNCTION(modulate_backward, Modulate, backward, WarpRow)                    \
     FUNCTION(layer_norm_forward, LayerNorm, forward, WarpRow)                   \
     FUNCTION(layer_norm_backward, LayerNorm, backward, WarpRow)                 \
+    FUNCTION(rms_norm_forward, RmsNorm, forward, WarpRow)                       \
+    FUNCTION(rms_norm_backward, RmsNorm, backward, WarpRow)                     \
     FUNCTION(sum_forward, Sum, forward, WarpRow)                                \
     FUNCTION(sum_backward, Sum, backward, WarpRow)                              \
     FUNCTION(energy_forward, Energy, forward, ThreadRow)                        \

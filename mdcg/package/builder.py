@@ -271,6 +271,18 @@ class Builder:
             epsilon=float(epsilon),
         )
 
+    def rms_norm(
+        self, x: Features, factors: Array, weight: Array, epsilon: float, name: str
+    ) -> Features:
+        """Divide the row of each node by the root of its squares, and multiply by weights.
+
+        The squares of each block have a factor, and each channel of each block has a weight.
+        """
+        x = self.stored(x, f"{name}_x")
+        fields: dict[str, Any] = {"factors": factors.tolist(), "epsilon": float(epsilon)}
+        fields["weight"] = self._weights(f"{name}.weight", weight)
+        return self._layer("rms_norm", name, x.irreps, x=self._use(x), **fields)
+
     def sum(self, terms: Sequence[Features], name: str) -> Features:
         """Add features of equal irreps."""
         irreps = terms[0].irreps

@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[str, str]] = {
     **{f"{kind}_S": ("SS", "S") for kind in ("product", "modulate")},
     **{f"dot_{a}": (a + a, "S") for a in "SV"},
     "layer_norm_S": ("S", "S"),
+    **{f"rms_norm_{a}": (a, a) for a in "SV"},
     **{f"contraction_{b}": ("V", b) for b in "SV"},
     **{f"conv_{a}{b}": (a, b) for a, b in ("SS", "SV", "VS", "VV")},
     **{f"energy_{a}": (a, "") for a in SHAPES},
@@ -36,7 +37,8 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 # Readers of a value: layers on nodes, and the operands of convolutions.
 READERS = ("linear", "gate", "scale", "sum", "normalize", "product", "contraction", "energy")
-READERS += ("dot", "modulate", "layer_norm", "conv x", "conv sender", "conv receiver")
+READERS += ("dot", "modulate", "layer_norm", "rms_norm")
+READERS += ("conv x", "conv sender", "conv receiver")
 CHOICES = [*KINDS, *[kind for kind in KINDS if kind.startswith("conv")] * 4]
 
 
@@ -76,6 +78,8 @@ def templates() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     for a in "SV":
         p.dot(of[a], of[a], f"dot_{a}")
     p.layer_norm(of["S"], p.random(3), p.random(3), 0.5, "layer_norm_S")
+    p.rms_norm(of["S"], np.array([0.4]), p.random(3), 0.5, "rms_norm_S")
+    p.rms_norm(of["V"], np.array([0.4, 0.2]), p.random(6), 0.5, "rms_norm_V")
     all_paths = {"SS": [(0, 0, 0)], "SV": [(0, 0, 0), (0, 1, 1)], "VS": [(0, 0, 0), (1, 1, 0)]}
     all_paths["VV"] = [*all_paths["VS"], (0, 1, 1), (1, 0, 1)]
     for (a, b), paths in all_paths.items():

@@ -225,6 +225,15 @@ class _Run:
         norm = torch.nn.functional.layer_norm(x, width, weight, bias, layer["epsilon"])
         self.store(layer, [norm])
 
+    def on_rms_norm(self, layer: dict[str, Any]) -> None:
+        x = self.values[layer["x"]]
+        squares = torch.stack([(block**2).sum(dim=(1, 2)) for block in x])
+        factors = torch.tensor(layer["factors"], dtype=squares.dtype)
+        total = factors @ squares + layer["epsilon"]
+        weights = self.tensor(layer["weight"]).split([block.shape[2] for block in x])
+        scale = total.rsqrt()[:, None, None]
+        self.store(layer, [scale * block * w for block, w in zip(x, weights, strict=True)])
+
     def on_exchange(self, layer: dict[str, Any]) -> None:
         assert layer["x"] in self.values
 

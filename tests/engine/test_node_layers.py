@@ -149,6 +149,14 @@ def test_channels(tmp_path: Path, channels: int, dtype: str, l_max: int, same: b
     weight, bias = p.random(channels), p.random(channels)
     norm = p.layer_norm(dots, weight, bias, 1e-2, "norm")
     p.readout(p.layer_norm(norm, weight, bias, 1e-2, "second_norm"), "of_norm")
+    uneven = Irreps.from_pairs([(channels + b, b, (-1) ** b) for b in range(l_max + 1)])
+    maps = {(b, b): p.random(channels, channels + b) for b in range(l_max + 1)}
+    z = p.linear(x, LinearMap(x.irreps, uneven, maps), "uneven")
+    numbers, weights = p.rng.uniform(size=l_max + 1), p.random(sum(b.mul for b in uneven))
+    z = p.rms_norm(z, numbers, weights, 1e-2, "rms")
+    back = {(b, b): p.random(channels + b, channels) for b in range(l_max + 1)}
+    contract(p, p.linear(z, LinearMap(uneven, x.irreps, back), "even"), "of_rms")
+    p.readout(p.rms_norm(x, numbers, p.random(channels * (l_max + 1)), 1e-2, "second_rms"), "rms_x")
     factors = Irreps.from_pairs([(channels, 0, 1)] * (l_max + 1))
     maps = {(0, b): p.random(channels, channels) for b in range(l_max + 1)}
     gates = p.linear(norm, LinearMap(norm.irreps, factors, maps), "gates")
@@ -168,6 +176,19 @@ def test_channels(tmp_path: Path, channels: int, dtype: str, l_max: int, same: b
         ("modulate", {"y": "wide"}, r"modulate.: field y is 6x0e, expected 5x0e\+5x0e"),
         ("layer_norm", {"epsilon": 0.0}, r"epsilon is 0, expected a positive number"),
         ("layer_norm", {"x": "vectors", "out": "norm_of_vectors"}, r"5x0e\+5x1o, expected 5x0e"),
+        (
+            "rms_norm",
+            {"epsilon": 0.0},
+            r"rms_norm.: field epsilon is 0, expected a positive number",
+        ),
+        ("rms_norm", {"factors": [1.0]}, r"factors is 1 numbers, expected 2, one for each block"),
+        ("rms_norm", {"factors": [1.0, -1.0]}, r"factors is -1, expected numbers that are not neg"),
+        ("rms_norm", {"weight": "norm.weight"}, r"weight .*\[5\].*\[10\]"),
+        (
+            "rms_norm",
+            {"out": "wide"},
+            r"rms_norm.: x and out have different irreps, expected the same",
+        ),
     ],
 )
 def test_refusals_of_channels(tmp_path: Path, layer: str, change, message: str) -> None:
@@ -188,6 +209,7 @@ def test_refusals_of_channels(tmp_path: Path, layer: str, change, message: str) 
     p.dot(x, x, "dot")
     p.modulate(x, gates, "modulate")
     p.layer_norm(scalars, np.ones(5), np.zeros(5), 1e-5, "norm")
+    p.rms_norm(x, np.ones(2), np.ones(10), 1e-5, "rms")
     p.readout(scalars)
     package = p.package()
     next(entry for entry in package.layers if entry["type"] == layer).update(change)

@@ -1,4 +1,5 @@
-// Operations that mix the channels or the components of a node: dot, modulate, layer_norm.
+// Operations that mix the channels or the components of a node: dot, modulate, layer_norm,
+// rms_norm.
 #include "core/text.hpp"
 #include "engine/ops/node/row_op.hpp"
 
@@ -101,6 +102,61 @@ struct LayerNormSpec : OpSpec {
     }
 };
 const RegisterRowOp<LayerNormSpec, LayerNorm> registered_layer_norm{"layer_norm"};
+
+// out = x weight / sqrt(sum over blocks of factor |x|^2 + epsilon)
+struct RmsNormSpec : OpSpec {
+    const Operand& x = input("x", saved_for_backward);
+    const Operand& out = output("out");
+    std::vector<double> factors = fields.numbers("factors");
+    const Tensor& weight = fields.tensor("weight", {channels()});
+    double epsilon = fields.number("epsilon");
+
+    explicit RmsNormSpec(const LayerEntry& given) : OpSpec(given) {
+        expect_same_irreps(x, out);
+        if (!(epsilon > 0)) fields.fail("epsilon", number_text(epsilon), "a positive number");
+        const std::size_t blocks = x.rows.blocks.size();
+        if (factors.size() != blocks)
+            fields.fail("factors", std::to_string(factors.size()) + " numbers",
+                        std::to_string(blocks) + ", one for each block of x");
+        for (const double factor : factors)
+            if (!(factor >= 0))
+                fields.fail("factors", number_text(factor), "numbers that are not negative");
+    }
+
+    std::int64_t channels() const {
+        std::int64_t count = 0;
+        for (const Block& block : x.rows.blocks) count += block.mul;
+        return count;
+    }
+
+    template <typename T, class Keep>
+    void prepare(RmsNorm<T>& a, const Keep& keep) const {
+        const std::vector<T> weights = fields.read<T>(weight);
+        std::vector<T> of_items, squares;
+        auto first = weights.begin();
+        for (std::size_t b = 0; b < factors.size(); ++b) {
+            const Block& block = x.rows.blocks[b];
+            for (int m = 0; m < block.dim(); ++m)
+                of_items.insert(of_items.end(), first, first + block.mul);
+            squares.resize(of_items.size(), static_cast<T>(factors[b]));
+            first += block.mul;
+        }
+        keep(a.weight, x.rows.padded(of_items, 1));
+        keep(a.square, x.rows.padded(squares, 1));
+        a.width = x.rows.width;
+        a.add = x.accumulate;
+        a.epsilon = epsilon;
+    }
+    template <typename T, class Rows, class Launch>
+    void run(const Rows& rows, RmsNorm<T> a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        launch(a);
+    }
+};
+const RegisterRowOp<RmsNormSpec, RmsNorm> registered_rms_norm{"rms_norm"};
 
 }  // namespace
 
