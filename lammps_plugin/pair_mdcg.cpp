@@ -41,10 +41,10 @@ using mdcg_lammps::DeviceChoice;
 using mdcg_lammps::Library;
 
 static constexpr char CITATION[] =
-    "pair_style mdcg: generated Clebsch-Gordan kernels for MACE and NequIP potentials\n\n"
+    "pair_style mdcg: generated Clebsch-Gordan kernels for MACE, NequIP and SevenNet\n\n"
     "@Misc{mdcg,\n"
     " author = {{mdcg developers}},\n"
-    " title  = {mdcg: fast MACE and NequIP molecular dynamics through generated\n"
+    " title  = {mdcg: fast MACE, NequIP and SevenNet molecular dynamics through generated\n"
     "           Clebsch-Gordan kernels},\n"
     " note   = {Cite the paper of the potential as well}\n"
     "}\n\n";

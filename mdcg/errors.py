@@ -72,6 +72,7 @@ _EXTRAS = {
     **dict.fromkeys(("torch", "e3nn", "mace"), "mace"),
     "nequip": "nequip",
     "sevenn": "sevennet",
+    "nequix": "nequix",
     **dict.fromkeys(("tad_dftd3", "tad_mctc"), "d3"),
     "openmm": "openmm",
     "torch_sim": "torchsim",

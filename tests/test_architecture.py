@@ -68,7 +68,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # Host frameworks are optional: imported inside functions, in the rooms and files named here.
 FRAMEWORKS = {
-    *("mace", "nequip", "e3nn", "sevenn"),
+    *("mace", "nequip", "e3nn", "sevenn", "nequix"),
     *("cuequivariance", "cuequivariance_torch", "cuequivariance_ops_torch", "openequivariance"),
     "graph_longrange",
     "tad_dftd3",

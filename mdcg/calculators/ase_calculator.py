@@ -48,7 +48,7 @@ PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
 
 
 class MDCGCalculator(Calculator):
-    """ASE calculator for MACE and NequIP models that run on mdcg's kernels.
+    """ASE calculator for packages of all models, and for MACE and NequIP models of torch.
 
     Parameters
     ----------

@@ -19,6 +19,7 @@ from ..patch import (
     copy_model,
     inspect_model,
     is_nequip,
+    is_nequix,
     is_patched,
     is_sevennet,
     load_model,
@@ -206,18 +207,25 @@ def _prepare(
             "torch model that is patched (of a MACECalculator: mdcg.patch_model(calc.models[0]), "
             "then give calc.models[0])"
         )
-    if is_sevennet(loaded):
+    _refuse_packages_only(loaded, name)
+    return loaded, name
+
+
+def _refuse_packages_only(model: torch.nn.Module, name: str) -> None:
+    """Raise UnsupportedProblemError for a model whose torch form no calculator of mdcg runs."""
+    kind = "SevenNet" if is_sevennet(model) else "Nequix" if is_nequix(model) else None
+    if kind is not None:
         raise UnsupportedProblemError(
-            f"{name} is a SevenNet model, which MDCGCalculator runs as a package: convert the "
+            f"{name} is a {kind} model, which MDCGCalculator runs as a package: convert the "
             "checkpoint with mdcg-patch CHECKPOINT -o OUT.mdcg"
         )
-    return loaded, name
 
 
 def _from_file(
     path: Path, device: torch.device | None, dtype: torch.dtype | None
 ) -> torch.nn.Module:
     loaded = load_model(path)
+    _refuse_packages_only(loaded, str(path))
     if _other_dtype(loaded, dtype):
         loaded = loaded.to(dtype)
     # moved before it is patched, because layers are checked on the device where they will run

@@ -19,7 +19,7 @@ from .._version import __version__
 from ..errors import KernelCompileError, MissingDependencyError, installed_version
 
 _PACKAGES = (
-    *("torch", "numpy", "ase", "e3nn", "mace-torch", "nequip", "sevenn"),
+    *("torch", "numpy", "ase", "e3nn", "mace-torch", "nequip", "sevenn", "nequix"),
     *("cuequivariance-torch", "openequivariance", "matplotlib"),
 )
 _FOREIGN_VARIABLES = (

@@ -194,7 +194,7 @@ def run(options: argparse.Namespace) -> Result:
         set_model_record,
         verify_patch,
     )
-    from ..patch.checkpoint_kind import NEQUIP_PACKAGE, SEVENNET, checkpoint_kind
+    from ..patch.checkpoint_kind import NEQUIP_PACKAGE, NEQUIX, SEVENNET, checkpoint_kind
     from ..patch.models import lacks_radial_derivative
 
     device = _device(options.device)
@@ -204,6 +204,11 @@ def run(options: argparse.Namespace) -> Result:
             f"{options.input} is a SevenNet checkpoint, of which mdcg-patch makes packages only: "
             "name the output OUT.mdcg, or patch the model in a program: "
             "mdcg.patch_model(SevenNetCalculator(...).model)"
+        )
+    if kind == NEQUIX:
+        raise UnsupportedProblemError(
+            f"{options.input} is a Nequix model, of which mdcg-patch makes packages only: name the "
+            "output OUT.mdcg"
         )
     package = kind == NEQUIP_PACKAGE
     options.problems += package_problems(options.input, options.output, package=package)
@@ -260,7 +265,7 @@ def opened(options: argparse.Namespace) -> tuple[torch.nn.Module, str | None, di
     model, digest = load_with_digest(options.input)
     default = model_record(model).get("head")
     unpatch_model(model)
-    names = ("torch", "e3nn", "mace-torch", "nequip", "sevenn")
+    names = ("torch", "e3nn", "mace-torch", "nequip", "sevenn", "nequix")
     versions = {"python": platform.python_version(), **{n: installed_version(n) for n in names}}
     result = {
         "input": str(options.input),

@@ -20,7 +20,7 @@ COMMANDS = (
 # Commands that do nothing without arguments: alone, they print their help.
 _NEED_ARGUMENTS = ("convert", "info", "kernels", "patch", "run")
 _EPILOG = """\
-The first steps with a checkpoint of MACE, NequIP or SevenNet:
+The first steps with a checkpoint of MACE, NequIP, SevenNet or Nequix:
 
   mdcg info water.model                       what it is, and what it can be used for
   mdcg convert water.model -o water.mdcg      a package, compared with the original
@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="mdcg",
-        description="Convert, run and time MACE, NequIP and SevenNet potentials.",
+        description="Convert, run and time MACE, NequIP, SevenNet and Nequix potentials.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -30,11 +30,12 @@ from .jobs import CONVERTED, output_problems
 
 _EPILOG = """\
 The input is a whole pickled MACE model, as mace_run_train writes it and as MACE's published models
-are, NequIP's .ckpt of nequip-train or .nequip.zip package, or a .pth checkpoint of SevenNet.
-Loading one, even for --info, runs code in it: use only files that you trust. The name of a
-published model stands for the file that its own package downloads and keeps: mace-mp-medium,
-mace-mpa-0 and mace-off-small of MACE, sevennet-0 and 7net-l3i5 of SevenNet,
-nequip.net:GROUP/MODEL:VERSION of NequIP.
+are, NequIP's .ckpt of nequip-train or .nequip.zip package, a .pth checkpoint of SevenNet, or a
+.nqx file of Nequix. Loading one, even for --info, runs code in it (but for Nequix): use only files
+that you trust. The name of a published model stands for the file that its own package downloads
+and keeps: mace-mp-medium,
+mace-mpa-0 and mace-off-small of MACE, sevennet-0 and 7net-l3i5 of SevenNet, nequix-mp-1 of
+Nequix, nequip.net:GROUP/MODEL:VERSION of NequIP; --info downloads nothing.
 
 The suffix of the output decides what is written:
   OUT.mdcg        the whole network for mdcg's own engine, which needs neither torch nor the
@@ -55,8 +56,8 @@ exit codes: 0 ok, 2 usage or output not writable, 3 verification failed (nothing
 
 
 _ABOUT: dict[str, Any] = {
-    "description": "Convert a MACE, NequIP or SevenNet checkpoint to an .mdcg package, or swap its "
-    "tensor-product layers for generated kernels.",
+    "description": "Convert a checkpoint of MACE, NequIP, SevenNet or Nequix to an .mdcg package, "
+    "or swap its tensor-product layers for generated kernels.",
     "epilog": _EPILOG,
     "formatter_class": argparse.RawDescriptionHelpFormatter,
 }

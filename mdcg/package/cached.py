@@ -63,7 +63,10 @@ def _converter() -> dict[str, str | None]:
     for folder in ("package", "patch", "problem"):
         for file in sorted((room / folder).glob("*.py")):
             text.update(file.read_bytes())
-    libraries = ("mace-torch", "nequip", "sevenn", "e3nn", "les", "nequip-les", "graph-longrange")
+    libraries = (
+        *("mace-torch", "nequip", "sevenn", "nequix", "e3nn"),
+        *("les", "nequip-les", "graph-longrange"),
+    )
     return {"mdcg": text.hexdigest(), **{name: installed_version(name) for name in libraries}}
 
 

@@ -64,7 +64,7 @@ class ConversionOptions:
 
 
 def convert_checkpoint(path: str | Path, options: ConversionOptions | None = None) -> Package:
-    """Convert a checkpoint of MACE, NequIP or SevenNet.
+    """Convert a checkpoint of MACE, NequIP, SevenNet or Nequix.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def convert_model(
         raise UnsupportedProblemError(
             f"the model is {dtype}, expected float32 or float64: choose one with --dtype"
         )
-    if info.framework == "sevennet":
+    if info.framework in ("sevennet", "nequix"):
         model = copy_in_dtype(model, torch.float64)  # with 3j symbols that are not rounded
     elif dtype == "float64" and info.dtype != torch.float64 and not nequip:
         model = copy_model(model).double()  # its constants need every digit
@@ -153,6 +153,11 @@ def convert_model(
 
             refuse_unknown(dict(options.graph_fields), ())
             build_sevennet(model, builder, [info.atomic_numbers[c] for c in columns], head)
+        elif info.framework == "nequix":
+            from .nequix import build_nequix
+
+            refuse_unknown(dict(options.graph_fields), ())
+            build_nequix(model, builder, columns)
         else:
             from .mace import build_mace
 

@@ -16,6 +16,7 @@ from .models import (
     nequip_info,
     set_model_record,
 )
+from .nequix_files import is_nequix
 from .patching import inspect_model, is_patched, patch_model, unpatch_model
 from .report import LayerReport, PatchReport
 from .sevennet_files import is_sevennet
@@ -29,6 +30,7 @@ __all__ = [
     "copy_model",
     "inspect_model",
     "is_nequip",
+    "is_nequix",
     "is_patched",
     "is_sevennet",
     "load_model",

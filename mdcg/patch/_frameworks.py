@@ -1,4 +1,4 @@
-"""Imports e3nn, mace and nequip without the side effects of their imports on the process."""
+"""Imports e3nn, mace, nequip, sevenn and nequix without side effects on the process."""
 
 from __future__ import annotations
 
@@ -93,6 +93,31 @@ def import_sevennet() -> ModuleType:
         warnings.simplefilter("ignore")
         _import("sevenn.checkpoint", "sevenn", "a SevenNet model needs sevenn")
     return sys.modules["sevenn"]
+
+
+def import_nequix(part: str = "torch_impl.model") -> ModuleType:
+    """Return ``nequix``, whose import must not change torch's and e3nn's options.
+
+    The module ``nequix.<part>`` is loaded, too.
+    """
+    if f"nequix.{part}" in sys.modules:
+        return sys.modules["nequix"]
+    import_e3nn_o3()
+    import e3nn
+    import torch._dynamo
+
+    options, precision = e3nn.get_optimization_defaults(), torch.get_float32_matmul_precision()
+    shapes: Any = torch.fx.experimental._config
+    changed = ("capture_dynamic_output_shape_ops", "capture_scalar_outputs")
+    dynamo: Any = torch._dynamo.config
+    kept = {name: getattr(dynamo, name) for name in changed}
+    try:
+        with dynamo.patch(**kept), shapes.patch(use_duck_shape=shapes.use_duck_shape):
+            _import(f"nequix.{part}", "nequix", "a Nequix model needs nequix")
+    finally:
+        e3nn.set_optimization_defaults(**options)
+        torch.set_float32_matmul_precision(precision)
+    return sys.modules["nequix"]
 
 
 def is_stock(module: Any, name: str, where: str) -> bool:

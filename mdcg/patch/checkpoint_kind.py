@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointError
+from .nequix_files import has_nequix_head
 
 #: Kinds of files that can be loaded.
 MACE = "pickled MACE model"
@@ -17,10 +18,12 @@ NEQUIP = "pickled NequIP model"
 NEQUIP_CHECKPOINT = "NequIP training checkpoint"
 NEQUIP_PACKAGE = "NequIP package"
 SEVENNET = "SevenNet checkpoint"
+NEQUIX = "Nequix model"
 
 _GIVE = (
     "give the .model file that mace_run_train writes (the whole pickled model), the .ckpt of "
-    "nequip-train or its .nequip.zip package, or the .pth checkpoint of sevenn"
+    "nequip-train or its .nequip.zip package, the .pth checkpoint of sevenn, or a .nqx file of "
+    "Nequix"
 )
 _GIVE_SEVENNET = (
     "was made from a SevenNet model for LAMMPS: give the checkpoint (.pth) that it was made from"
@@ -111,6 +114,8 @@ def checkpoint_kind(path: Path) -> str:
     if not head.startswith(_ZIP_MAGIC):
         if head[2:].startswith(_LEGACY_MAGIC):
             return MACE
+        if head.startswith(b"{") and has_nequix_head(path):
+            return NEQUIX
         raise CheckpointError(f"{path} is not a PyTorch checkpoint: {_GIVE}")
     try:
         with _Parts(path) as parts, zipfile.ZipFile(parts) as archive:

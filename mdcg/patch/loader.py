@@ -1,4 +1,4 @@
-"""Load model files: MACE's pickles of any age, checkpoints of NequIP and SevenNet, packages."""
+"""Load model files: MACE's pickles of any age, those of NequIP, SevenNet and Nequix."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from .checkpoint_kind import (
     MACE,
     NEQUIP_CHECKPOINT,
     NEQUIP_PACKAGE,
+    NEQUIX,
     SEVENNET,
     checkpoint_kind,
 )
 from .models import is_nequip
 from .nequip_files import load_nequip_checkpoint, load_nequip_package
+from .nequix_files import load_nequix_checkpoint
 from .sevennet_files import load_sevennet_checkpoint
 
 
@@ -119,11 +121,12 @@ _one_at_a_time = threading.Lock()
 
 
 def load_model(path: str | PathLike[str], *, map_location: Any = "cpu") -> torch.nn.Module:
-    """Load a MACE, NequIP or SevenNet model, patched or not.
+    """Load a model of MACE, NequIP, SevenNet or Nequix, patched or not.
 
     MACE: whole pickled models. NequIP: the ``.ckpt`` of ``nequip-train`` (with its EMA weights, if
     it has any), ``.nequip.zip`` packages, and the files that ``mdcg-patch`` writes from either.
-    SevenNet: the ``.pth`` of ``sevenn``, read and repaired by it.
+    SevenNet: the ``.pth`` of ``sevenn``, read and repaired by it. Nequix: its ``.nqx`` files, and
+    its ``.pt`` files with weights of torch; both hold nothing that is run.
     MACE files from e3nn 0.4, which go back to 2022, load under e3nn 0.4.4 and 0.6. No global state
     is changed: not the default dtype, the environment, the ``weights_only`` protection, or a class
     of e3nn.
@@ -162,12 +165,14 @@ _LOADERS = {
     NEQUIP_CHECKPOINT: load_nequip_checkpoint,
     NEQUIP_PACKAGE: load_nequip_package,
     SEVENNET: load_sevennet_checkpoint,
+    NEQUIX: load_nequix_checkpoint,
 }
 
 
 def _load(path: Path, map_location: Any) -> torch.nn.Module:
     kind = checkpoint_kind(path)
-    _warn_once(path)
+    if kind != NEQUIX:
+        _warn_once(path)
     load = _LOADERS.get(kind)
     if load is not None:
         with _one_at_a_time:

@@ -1,4 +1,4 @@
-"""Published models by name: the files that MACE, NequIP and SevenNet download and keep.
+"""Published models by name: files that MACE, NequIP, SevenNet and Nequix download and keep.
 
 Names, addresses and caches are those of the libraries, whose own functions do all downloads.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ._frameworks import import_mace, import_nequip, import_sevennet
+from ._frameworks import import_mace, import_nequip, import_nequix, import_sevennet
 
 _log = logging.getLogger("mdcg")
 _SIZES = ("small", "medium", "large")
@@ -93,15 +93,16 @@ def _normal(text: str) -> str:
 
 
 def _find(text: str) -> NamedModel:
-    """Return the model of a name of MACE or SevenNet, or raise the nearest names."""
+    """Return the model of a name of MACE, SevenNet or Nequix, or raise the nearest names."""
     wanted = _normal(text)
-    libraries = {"sevenn": _sevennet_models, "mace": _mace_models}
-    if wanted.startswith(("7net-", "sevennet-")):
-        del libraries["mace"]
-    elif wanted.startswith("mace-"):
-        del libraries["sevenn"]
-    else:
-        libraries = {name: found for name, found in libraries.items() if find_spec(name)}
+    libraries = {"sevenn": _sevennet_models, "nequix": _nequix_models, "mace": _mace_models}
+    starts = {"7net-": "sevenn", "sevennet-": "sevenn", "nequix-": "nequix", "mace-": "mace"}
+    only = [library for start, library in starts.items() if wanted.startswith(start)]
+    libraries = {
+        name: found
+        for name, found in libraries.items()
+        if (name in only if only else find_spec(name))
+    }
     known: dict[str, NamedModel] = {}
     for models in libraries.values():
         for model in models():
@@ -117,7 +118,7 @@ def _find(text: str) -> NamedModel:
     if not nearest:
         listing = f"known names are, among others, {', '.join([*known][:5])}"
     if not known:
-        listing = "names of MACE and SevenNet need their packages, which are not installed"
+        listing = "names of MACE, SevenNet and Nequix need their packages, which are not installed"
     raise CheckpointError(
         f"{text}: no such file, and no published model has this name: {listing}; models of "
         f"nequip.net are {_NEQUIP}GROUP/MODEL:VERSION"
@@ -199,6 +200,16 @@ def _sevennet_models() -> Iterator[NamedModel]:
         file = next(filter(Path.is_file, places), places[-1])
         get = partial(util.pretrained_name_to_path, name)
         yield NamedModel(name, tuple(spellings), file, get, "sevenn")
+
+
+def _nequix_models() -> Iterator[NamedModel]:
+    import_nequix("calculator")
+    from nequix.calculator import NequixCalculator, from_pretrained
+
+    folder = Path("~/.cache/nequix/models").expanduser()
+    for name in NequixCalculator.URLS:
+        get = partial(from_pretrained, name, backend="jax", use_kernel=False)
+        yield NamedModel(name, (), folder / f"{name}.nqx", get, "nequix")
 
 
 def _nequip_model(identity: str) -> NamedModel:

@@ -1,4 +1,4 @@
-"""MACE, NequIP and SevenNet models: their properties, inputs, outputs, copies and records."""
+"""Models of MACE, NequIP, SevenNet and Nequix: properties, inputs, outputs, copies, records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _core
 from ..errors import printable, printable_values
+from . import nequix_files, sevennet_files
+from .nequix_files import evaluate_nequix, is_nequix, nequix_elements
 from .sevennet_files import (
-    compute_in,
     is_sevennet,
     sevennet_batch,
     sevennet_elements,
@@ -70,7 +71,7 @@ def clear_record(model: torch.nn.Module) -> None:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The properties of a MACE or NequIP model that its inputs depend on."""
+    """The properties of a model that its inputs depend on."""
 
     model_class: str  # such as "ScaleShiftMACE"; "GraphModel" for all models of NequIP
     atomic_numbers: tuple[int, ...]  # in the order of MACE's one-hot columns; empty for NequIP
@@ -86,7 +87,7 @@ class ModelInfo:
     type_names: tuple[str, ...] = ()  # names of NequIP's atom types, in the order of their numbers
     # [receiver's type, sender's type], Å; None if NequIP's types have one cutoff
     cutoffs: NDArray[np.float64] | None = None
-    framework: str = "mace"  # or "nequip" or "sevennet"
+    framework: str = "mace"  # or "nequip", "sevennet" or "nequix"
 
     @property
     def is_nequip(self) -> bool:
@@ -338,6 +339,21 @@ def sevennet_info(model: torch.nn.Module) -> ModelInfo:
     )
 
 
+def nequix_info(model: torch.nn.Module) -> ModelInfo:
+    """Return the properties of a Nequix model, or raise TypeError."""
+    found: Any = model
+    return ModelInfo(
+        model_class=type(model).__name__,
+        atomic_numbers=nequix_elements(model),
+        r_max=float(found.cutoff),
+        heads=("Default",),
+        dtype=found.readout.weight.dtype,
+        device=found.readout.weight.device,
+        graph_features={},
+        framework="nequix",
+    )
+
+
 def _dtype_of(model: torch.nn.Module) -> torch.dtype:
     # parameters of scale and shift are float64 in all models
     for module in model.modules():
@@ -432,21 +448,25 @@ _RECIPROCAL = ("MACELES", "PolarMACE")
 
 
 def model_info(model: torch.nn.Module) -> ModelInfo:
-    """Return the properties of a MACE, NequIP or SevenNet model, or raise TypeError."""
+    """Return the properties of a model of MACE, NequIP, SevenNet or Nequix, or raise TypeError."""
     if is_sevennet(model):
         return sevennet_info(model)
+    if is_nequix(model):
+        return nequix_info(model)
     return nequip_info(model) if is_nequip(model) else mace_info(model)
 
 
 def copy_in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """Return a copy of a model in another precision.
 
-    NequIP's modules also cast to a stored dtype, and SevenNet's to float32, which ``model.to`` does
-    not change.
+    NequIP's modules also cast to a stored dtype, SevenNet's to float32, and Nequix's products have
+    constants, none of which ``model.to`` changes.
     """
     found = copy_model(model).to(dtype)
     if is_sevennet(found):
-        compute_in(found, dtype)
+        sevennet_files.compute_in(found, dtype)
+    if is_nequix(found):
+        nequix_files.compute_in(found, dtype)
     for module in found.modules():
         for name in _DTYPE_ATTRIBUTES:
             if module.__dict__.get(name) in (torch.float32, torch.float64):
@@ -555,6 +575,10 @@ def evaluate_structure(
         atoms = (system.atomic_numbers, system.positions, system.cell)
         batch = sevennet_batch(model, info.dtype, *atoms, *edges, modal).to(info.device)
         return edges[0].shape[1], sevennet_outputs(model(batch), system.periodic)
+    if info.framework == "nequix":
+        atoms = (info.species(system.atomic_numbers), system.positions, system.cell)
+        outputs = evaluate_nequix(model, info.dtype, *atoms, *edges, system.periodic)
+        return edges[0].shape[1], outputs
     data, count = model_batch(info, system, edges, head), edges[0].shape[1]
     if info.is_nequip:
         return count, as_outputs(model(data))

@@ -19,6 +19,7 @@ from .layers import (
     find_sevennet_layers,
 )
 from .models import clear_record
+from .nequix_files import is_nequix
 from .report import ALREADY, LEFT, PATCHABLE, PATCHED, REFUSED, LayerReport, PatchReport
 
 log = logging.getLogger("mdcg")
@@ -146,6 +147,10 @@ def _inspect(model: torch.nn.Module) -> _Found:
     if not any(entry.layer.required for entry in entries):
         if any("allegro.nn" in type(module).__module__ for module in model.modules()):
             raise UnsupportedProblemError(f"{type(model).__name__} {ALLEGRO}")
+        if is_nequix(model):
+            raise UnsupportedProblemError(
+                "layers of Nequix models cannot be patched: convert the file to a package"
+            )
         raise UnsupportedProblemError(
             f"{type(model).__name__} has no interaction block with a conv_tp layer (MACE), no "
             "TensorProductScatter (NequIP) and no IrrepsConvolution (SevenNet): expected a model "

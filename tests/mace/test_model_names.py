@@ -239,7 +239,7 @@ def test_libraries_that_are_not_installed(
     assert said in capsys.readouterr().err
     monkeypatch.setattr(model_names, "find_spec", lambda name: None)
     assert mdcg_patch(["nope", "--info", "-q"]) == 4
-    assert "names of MACE and SevenNet need their packages" in capsys.readouterr().err
+    assert "names of MACE, SevenNet and Nequix need their packages" in capsys.readouterr().err
 
 
 def test_the_cached_file_is_no_output(medium: Path, capsys: Any) -> None:
