@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from collections import Counter
 from contextlib import suppress
 from importlib.util import find_spec
 from math import isfinite
@@ -247,7 +248,9 @@ def _state_inputs(atoms: Atoms, package: Path, options: argparse.Namespace) -> N
     from ..package.inputs import SystemInput
 
     inputs = [SystemInput.of_entry(entry) for entry in Package.open(package).inputs]
-    known = {key: each for each in inputs for key in keys_of_input(each.name)}
+    keys = Counter(key for each in inputs for key in keys_of_input(each.name))
+    # several inputs may share a key, which holds a vector
+    known = {k: each for each in inputs for k in keys_of_input(each.name) if keys[k] == 1}
     words = [(f"--{name}", name, getattr(options, name)) for name in ("charge", "spin")]
     given = [(word, name, value) for word, name, value in words if value is not None]
     given += [(f"--input {name}", name, value) for name, value in options.input]
@@ -267,15 +270,16 @@ def _state_inputs(atoms: Atoms, package: Path, options: argparse.Namespace) -> N
             raise UsageError(f"{word} is {value:g}, expected {found.expected}")
         before[found.name] = word
         for key in keys_of_input(found.name):
-            atoms.info.pop(key, None)
+            if key in known:
+                atoms.info.pop(key, None)
         atoms.info[found.name] = int(value) if found.whole else value
     options.stated = {}
     for each in inputs:
         stated = stated_value(each.name, atoms.info)
         if stated is None and each.default is None:
             known_words = {"charge": "--charge", "spin": "--spin"}
-            keys = keys_of_input(each.name)
-            word = next((known_words[k] for k in keys if k in known_words), f"--input {each.name}=")
+            own = keys_of_input(each.name)
+            word = next((known_words[k] for k in own if k in known_words), f"--input {each.name}=")
             raise UsageError(
                 f"{options.structure} states no {each.name}, which {options.model} reads and has "
                 f"no default for: give {word}, {each.expected}"
