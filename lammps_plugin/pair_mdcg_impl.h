@@ -90,7 +90,7 @@ struct PairMDCG::Impl : Options {
   double energy_unit = 1.0, r_max = 0.0;
   bool set_up = false;          // init_style has seen the last pair_style and pair_coeff
   std::string warned_masses;    // the last warning about masses
-  std::string logged_inputs;      // values of inputs that the log has
+  std::string logged_inputs;    // values of inputs that the log has
 
   bool device_to_device = false;               // rows of ghosts bypass the host
   std::string through_host;                    // why they do not; empty if no device sends any

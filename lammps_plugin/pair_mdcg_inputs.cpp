@@ -39,9 +39,9 @@ int PairMDCG::read_input_keyword(const std::string &command, int narg, char **ar
   const int words = field ? 5 : any ? 3 : 2;
   if (narg < words)
     error->all(FLERR, command + ": keyword " + key + " needs " +
-                          (field     ? "three values behind external_field"
-                               : any ? "the name of an input and a value"
-                                     : "a value"));
+                          (field ? "three values behind external_field"
+                           : any ? "the name of an input and a value"
+                                 : "a value"));
   const std::string name = any ? arg[1] : key;
   for (int d = 0; d < 3 && field; d++)
     impl->inputs[name + "_" + "xyz"[d]] = utils::numeric(FLERR, arg[2 + d], false, lmp);

@@ -113,9 +113,9 @@ void PickedSystems::store(const Results& results) const {
             const std::int64_t from =
                 rows.by_system ? static_cast<std::int64_t>(i) : first_node_[i];
             const std::int64_t count = rows.by_system ? 1 : first_node_[i + 1] - first_node_[i];
-            std::copy_n(copy.data() + rows.width * from, rows.width * count,
-                        results.*rows.field +
-                            rows.width * (rows.by_system ? s : from_.first_node[s]));
+            std::copy_n(
+                copy.data() + rows.width * from, rows.width * count,
+                results.*rows.field + rows.width * (rows.by_system ? s : from_.first_node[s]));
         }
 }
 

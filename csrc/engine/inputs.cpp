@@ -112,7 +112,7 @@ void InputTensors::read(const Fields& manifest, const ModelInfo& info) {
         dependent_.emplace(name, std::move(dependent));
     }
     const bool has_defaults = std::none_of(defaults_.begin(), defaults_.end(),
-                                     [](double value) { return std::isnan(value); });
+                                           [](double value) { return std::isnan(value); });
     hidden_of_file_ = has_defaults ? hidden(defaults_) : std::vector<double>(size(units_), 0.0);
 }
 
@@ -212,7 +212,7 @@ bool InputTensors::set(std::vector<double> values) {
         for (std::size_t u = 0; u < change.size(); ++u) change[u] -= hidden_of_file_[u];
         for (const auto& [name, dependent] : dependent_)
             dependent.tensor->dtype == Dtype::f64 ? fill<double>(dependent, change, found[name])
-                                                 : fill<float>(dependent, change, found[name]);
+                                                  : fill<float>(dependent, change, found[name]);
     } catch (const std::range_error&) {
         bad_argument("with " + values_text(inputs_, values) +
                      ", weights of the model are not finite numbers, expected values like those "

@@ -230,7 +230,8 @@ bool Model::with_waves(const double* cell, const bool* periodic, const Evaluate&
                 "is strained by " +
                 number_text(100 * strain, 3) + " % from it, expected at most " +
                 number_text(100 * MOST_STRAIN) +
-                " % and the same three vectors: leave fixed_waves out, or take this cell first (with "
+                " % and the same three vectors: leave fixed_waves out, or take this cell first "
+                "(with "
                 "a new calculator in ASE, pair_coeff in LAMMPS, a new model in C)");
         return evaluate(waves_cell_.data());
     }

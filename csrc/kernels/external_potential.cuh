@@ -34,8 +34,7 @@ extern "C" __global__ void __launch_bounds__(EXTERNAL_THREADS)
             a.forces[3 * atom + d] -= slope * a.field[d];
             const int e = d / 2, f = 1 + (d + 1) / 2;  // xy, xz, yz
             a.virials[6 * atom + d] -= slope * r[d] * a.field[d];
-            a.virials[6 * atom + 3 + d] -=
-                0.5 * slope * (r[e] * a.field[f] + r[f] * a.field[e]);
+            a.virials[6 * atom + 3 + d] -= 0.5 * slope * (r[e] * a.field[f] + r[f] * a.field[e]);
         }
     }
 }

@@ -122,10 +122,10 @@ struct PointArguments {
     const double* positions;  // [num_atoms][3] Å
     int channels, receivers;  // of potentials and slopes
     PointPairs pairs;
-    double variance;          // of sources, Å^2
-    const double* widths;     // [receivers] squares, Å^2
-    const T* moments;         // [channels / receivers][4][padded]
-    const T* slopes;          // [channels][4][padded] derivatives by potentials; null: none yet
+    double variance;       // of sources, Å^2
+    const double* widths;  // [receivers] squares, Å^2
+    const T* moments;      // [channels / receivers][4][padded]
+    const T* slopes;       // [channels][4][padded] derivatives by potentials; null: none yet
     // Without slopes [channels][10][padded] of moments, otherwise [channels /
     // receivers][10][padded] of slopes
     double* potentials;

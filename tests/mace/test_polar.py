@@ -222,7 +222,7 @@ def test_openmm(field: list[float] | None) -> None:
     assert energy == pytest.approx(atoms.get_potential_energy(), rel=1e-9)
     np.testing.assert_allclose(forces, atoms.get_forces(), atol=1e-6)
     if field is None:
-        with pytest.raises(UnsupportedProblemError, match="leave out atoms, or set periodic=Fals"):
+        with pytest.raises(UnsupportedProblemError, match="leave out atoms, or set periodic="):
             add_force(bare(atoms), topology_of(atoms), POLAR, atoms=range(2), inputs=inputs)
     else:
         with pytest.raises(InputError, match="external_field of the structure is 1, expected thr"):
@@ -357,6 +357,29 @@ def test_unusable_fields(small: Any, tmp_path: Path, info: Any, message: str) ->
     atoms.info = info
     with pytest.raises(InputError, match=message) as error:
         calc.get_potential_energy(atoms)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("info", "cell", "message"),
+    [
+        ({"charge": 0.5}, None, "charge of the structure is 0.5, expected a whole number"),
+        ({"spin": 0}, None, "spin of the structure is 0, expected a whole number from 1 on"),
+        ({"charge": None}, None, "the structure has no total_charge, which .* set atoms.info"),
+        ({}, np.zeros((3, 3)), "the system is periodic along abc, where its cell vector is zero"),
+        ({}, [[6, 0, 0], [0, 6, 0], [6, 6, 0]], "cell vectors .* lie in one plane or on one line"),
+        ({}, "slab", "the model sums over a cell or an open system, and the system is periodic al"),
+    ],
+)
+def test_unusable_structures(info: Any, cell: Any, message: str) -> None:
+    atoms = water(1, seed=4)
+    atoms.info = INPUTS | info
+    if isinstance(cell, str):
+        atoms.pbc = (True, True, False)
+    elif cell is not None:
+        atoms.cell = cell
+    with pytest.raises(InputError, match=message) as error:
+        MDCGCalculator(POLAR, threads=1).get_potential_energy(atoms)
     assert "\n" not in str(error.value)
 
 

@@ -474,7 +474,8 @@ std::string inputs_text(const ModelInfo& info) {
         text += (text.empty() ? "made for " : ", ") + name + "=" + std::to_string(value);
     for (const Input& input : info.inputs) {
         text += (text.empty() ? "reads " : ", ") + input.name;
-        if (!std::isnan(input.default_value)) text += " (default " + number_text(input.default_value) + ")";
+        if (!std::isnan(input.default_value))
+            text += " (default " + number_text(input.default_value) + ")";
     }
     return text;
 }

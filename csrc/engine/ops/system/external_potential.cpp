@@ -12,7 +12,8 @@ namespace mdcg {
 
 ExternalPotentialSpec::ExternalPotentialSpec(const LayerEntry& given) : WaveSpec(given) {
     joins_systems = false;
-    if (irreps_text(out.rows) != "2x0e+1x1o") fields.fail("out", irreps_text(out.rows), "2x0e+1x1o");
+    if (irreps_text(out.rows) != "2x0e+1x1o")
+        fields.fail("out", irreps_text(out.rows), "2x0e+1x1o");
     const std::vector<std::string> names = fields.texts("field");
     if (names.size() != components_.size())
         fields.fail("field", std::to_string(names.size()) + " inputs", "three: x, y and z");
@@ -65,14 +66,13 @@ public:
         };
         const double of_centre = mean(nodes, centred);
         for (std::int64_t n = nodes.begin; n < nodes.end; ++n) {
-            const double slope = centred(n) - of_centre +
-                                 static_cast<double>(worker.gradient(spec_.out, n)[1]);
+            const double slope =
+                centred(n) - of_centre + static_cast<double>(worker.gradient(spec_.out, n)[1]);
             const double* const r = worker.positions + 3 * n;
             for (std::size_t a = 0; a < 3; ++a) {
                 worker.forces[size(3 * n) + a] -= slope * field_[a];
                 for (std::size_t b = 0; b < 3; ++b)
-                    worker.virial[3 * a + b] -=
-                        0.5 * slope * (r[a] * field_[b] + r[b] * field_[a]);
+                    worker.virial[3 * a + b] -= 0.5 * slope * (r[a] * field_[b] + r[b] * field_[a]);
             }
         }
     }

@@ -19,8 +19,8 @@ struct ExternalPotentialSpec : WaveSpec {
     // several processes.
     template <typename Step>
     std::array<double, 3> field(const Step& step, std::int64_t num_local) const {
-        return field(step.inputs, step.cell == nullptr ? nullptr : step.periodic,
-                     step.communicator, num_local);
+        return field(step.inputs, step.cell == nullptr ? nullptr : step.periodic, step.communicator,
+                     num_local);
     }
 
 private:

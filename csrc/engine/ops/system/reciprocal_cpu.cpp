@@ -63,8 +63,7 @@ struct OpenPairs : PointPairs {
         for (std::int64_t j = nodes.begin; j < nodes.end; ++j)
             for (int a = 0; a < points && j != n; ++a)
                 for (int b = 0; b < points; ++b) {
-                    const double u =
-                        pair(both, positions + 3 * n, positions + 3 * j, a, b, slope);
+                    const double u = pair(both, positions + 3 * n, positions + 3 * j, a, b, slope);
                     body(j, a, b, u, slope);
                 }
     }
@@ -155,9 +154,7 @@ template <typename T>
 class CpuReciprocalField : public CpuMultipoles<T> {
 public:
     explicit CpuReciprocalField(const ReciprocalFieldSpec& spec)
-        : CpuMultipoles<T>(spec),
-          field_(spec),
-          pairs_(spec, spec.dipoles || spec.slopes) {}
+        : CpuMultipoles<T>(spec), field_(spec), pairs_(spec, spec.dipoles || spec.slopes) {}
 
     void forward(Worker<T>& worker, Range nodes) const override {
         periodic_ = field_.is_periodic(worker.cell, worker.periodic);
@@ -340,9 +337,7 @@ template <typename T>
 class CpuReciprocalEnergy : public CpuMultipoles<T> {
 public:
     explicit CpuReciprocalEnergy(const ReciprocalEnergySpec& spec)
-        : CpuMultipoles<T>(spec),
-          energy_(spec),
-          pairs_(spec, spec.dipoles) {}
+        : CpuMultipoles<T>(spec), energy_(spec), pairs_(spec, spec.dipoles) {}
 
     // With forces, the backward pass computes energies, too, because one pass gives both.
     void forward(Worker<T>& worker, Range nodes) const override {

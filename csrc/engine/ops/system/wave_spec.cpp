@@ -24,10 +24,11 @@ bool WaveSpec::removes_own_part() const {
 bool WaveSpec::is_periodic(const double* cell, const bool* periodic) const {
     const int directions = cell == nullptr ? 0 : periodic[0] + periodic[1] + periodic[2];
     if (directions == 1 || directions == 2)
-        bad_argument("the model sums over a cell or an open system, and the system is periodic "
-                     "along " +
-                     std::to_string(directions) + (directions == 1 ? " direction" : " directions") +
-                     ", expected 0 or 3: make it periodic along all, with vacuum in the cell");
+        bad_argument(
+            "the model sums over a cell or an open system, and the system is periodic "
+            "along " +
+            std::to_string(directions) + (directions == 1 ? " direction" : " directions") +
+            ", expected 0 or 3: make it periodic along all, with vacuum in the cell");
     return directions == 3;
 }
 
@@ -36,9 +37,10 @@ void WaveSpec::expect_one_process(Communicator* communicator, std::int64_t num_l
     std::int64_t processes = num_local > 0 ? 1 : 0;  // with atoms
     communicator->sum(&processes, 1);
     if (processes > 1)
-        throw EngineError(ErrorKind::unsupported,
-                          "the model sums over all pairs of an open system, which several processes "
-                          "(ranks) cannot share: use one, or a periodic cell with vacuum");
+        throw EngineError(
+            ErrorKind::unsupported,
+            "the model sums over all pairs of an open system, which several processes "
+            "(ranks) cannot share: use one, or a periodic cell with vacuum");
 }
 
 }  // namespace mdcg
