@@ -18,6 +18,7 @@ from .errors import (
     PackageError,
     UnsupportedProblemError,
     VerificationError,
+    show_warnings,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ _MODULE_OF = {
     "unpatch_model": "patch",
     "MDCGCalculator": "calculators",
 }
+
+show_warnings()
 
 
 def __getattr__(name: str) -> Any:

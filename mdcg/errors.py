@@ -1,8 +1,10 @@
-"""Exceptions, printable text and tables, and the versions of installed packages."""
+"""Exceptions, warnings, printable text and tables, and versions of installed packages."""
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Container, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
@@ -160,3 +162,28 @@ class OutputError(MdcgError, OSError):
 
 class PackageError(MdcgError, ValueError):
     """A .mdcg package cannot be read, is damaged, or is of a newer version."""
+
+
+class _ShownWarnings(logging.Handler):
+    """Shows warnings with the logger's name where the program has configured no handler.
+
+    Python's own last resort shows the bare sentence. Whether there are other handlers is looked up
+    for each record, so that a program can configure them at any time.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        shown = logging.StreamHandler(sys.stderr)
+        shown.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+        shown.emit(record)
+
+
+def show_warnings() -> None:
+    """Let warnings of mdcg be seen in programs that do not configure logging."""
+    logger = logging.getLogger("mdcg")
+    if not any(type(handler).__name__ == _ShownWarnings.__name__ for handler in logger.handlers):
+        logger.addHandler(_ShownWarnings(logging.WARNING))

@@ -85,7 +85,7 @@ def announce_compilation(what: str) -> None:
         if kept
         else "; they are not kept, see the warning above"
     )
-    warn_once(f"mdcg is compiling {what}, which takes a while{use}")
+    warn_once(f"mdcg is compiling {what}, which takes some seconds, and up to a minute or two{use}")
 
 
 def warn_once(text: str) -> None:

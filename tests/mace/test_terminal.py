@@ -32,20 +32,37 @@ from mdcg.torchsim import MDCGModel
 model = MDCGModel("{model}", device="cpu")
 model(ts.initialize_state([molecule("H2O")], model.device, model.dtype))
 """
-CONFIGURED = "import logging; logging.basicConfig(format='%(name)s: %(message)s')" + FORCES
-SILENCED = "import logging; logging.getLogger('mdcg').setLevel('ERROR')" + FORCES
+LOG = "import logging, sys; log = logging.getLogger('mdcg'); "
+#: What a program does before or after it imports mdcg, and how a warning then begins.
+CONFIGURED = {
+    "basicConfig": ("logging.basicConfig(format='%(name)s: %(message)s')", "mdcg: "),
+    "a handler of its own": ("log.addHandler(logging.StreamHandler())", ""),
+    "a handler and no propagation": (
+        "log.addHandler(logging.StreamHandler()); log.propagate = False",
+        "",
+    ),
+    "both": ("logging.basicConfig(stream=sys.stdout); log.setLevel('INFO')", "WARNING:mdcg:"),
+}
+SILENCED = {
+    "level": "log.setLevel('ERROR')",
+    "null handler": "log.addHandler(logging.NullHandler())",
+}
 
 NO_COMPILER = (
     "no C++ compiler was found (searched $MDCG_CXX, $CXX, c++, g++, clang++): install one, for "
     "example with 'apt install g++', or set MDCG_CACHE_DIR to a folder that holds the compiled "
     "kernels"
 )
-PICKLE = f"{MODEL} is a pickle: loading one from an untrusted source can run any code\n"
-OPEN = (
-    "kernels in {folder}/open are not used, because other users can write it: run 'chmod go-w "
-    "{folder}/open' if you trust what it holds, or set MDCG_CACHE_DIR to a folder of your own\n"
+PICKLE = (
+    f"WARNING:mdcg:{MODEL} is a pickle: loading one from an untrusted source can run any code\n"
 )
-OF_PACKAGE = f"mdcg is compiling the kernels of {PACKAGE}, which takes a while"
+OPEN = (
+    "WARNING:mdcg:kernels in {folder}/open are not used, because other users can write it: run "
+    "'chmod go-w {folder}/open' if you trust what it holds, or set MDCG_CACHE_DIR to a folder of "
+    "your own\n"
+)
+LONG = ", which takes some seconds, and up to a minute or two"
+OF_PACKAGE = f"WARNING:mdcg:mdcg is compiling the kernels of {PACKAGE}{LONG}"
 ONCE = "; it does so once and keeps the result in {folder}/new/" + __version__ + "\n"
 ALONE = "; they are not kept, see the warning above\n"
 GENERIC = f"{PACKAGE} runs on generic kernels, which are slower: {NO_COMPILER}; where kernels "
@@ -93,25 +110,48 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     printed = terminal(tmp_path, FORCES.format(model=PACKAGE), "file")
     assert printed == (
-        f"the kernel cache {tmp_path}/file cannot be written (cannot open {tmp_path}/file (Not a "
-        "directory)), so that every process compiles its kernels again: set MDCG_CACHE_DIR to a "
-        f"writable folder\n{OF_PACKAGE}{ALONE}"
+        f"WARNING:mdcg:the kernel cache {tmp_path}/file cannot be written (cannot open "
+        f"{tmp_path}/file (Not a directory)), so that every process compiles its kernels again: "
+        f"set MDCG_CACHE_DIR to a writable folder\n{OF_PACKAGE}{ALONE}"
     )
 
 
 def test_no_compiler(tmp_path: Path) -> None:
     """Without a compiler, a package warns once and runs on generic kernels."""
-    assert terminal(tmp_path, FORCES.format(model=PACKAGE), "new", compiler=False) == GENERIC
+    assert (
+        terminal(tmp_path, FORCES.format(model=PACKAGE), "new", compiler=False)
+        == f"WARNING:mdcg:{GENERIC}"
+    )
 
 
-def test_a_program_that_configures_its_log(tmp_path: Path) -> None:
-    code = CONFIGURED.format(model=PACKAGE)
-    assert terminal(tmp_path, code, "new", compiler=False) == f"mdcg: {GENERIC}"
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("how", CONFIGURED)
+def test_a_program_that_configures_its_log(how: str, order: str, tmp_path: Path) -> None:
+    """The text is shown once, by the program's handler alone."""
+    code, start = CONFIGURED[how]
+    forces = FORCES.format(model=PACKAGE)
+    parts = (LOG + code, "import mdcg") if order == "before" else ("import mdcg", LOG + code)
+    printed = terminal(tmp_path, "\n".join((*parts, forces)), "new", compiler=False)
+    warnings = [line for line in printed.splitlines(keepends=True) if "generic kernels, w" in line]
+    assert warnings == [start + GENERIC]
 
 
-def test_a_program_that_wants_no_warnings(tmp_path: Path) -> None:
-    code = SILENCED.format(model=PACKAGE)
+@pytest.mark.parametrize("how", SILENCED)
+def test_a_program_that_wants_no_warnings(how: str, tmp_path: Path) -> None:
+    code = f"{LOG}{SILENCED[how]}\n" + FORCES.format(model=PACKAGE)
     assert terminal(tmp_path, code, "new", compiler=False) == ""
+
+
+def test_a_checkpoint_whose_library_configures_the_log(tmp_path: Path) -> None:
+    """mace warns through logging.warning, which configures the root logger: nothing comes twice."""
+    code = f"""
+import logging
+from mdcg import MDCGCalculator
+from mace.calculators import MACECalculator
+MACECalculator({MODEL!r}, device="cpu")
+logging.getLogger("mdcg").warning("once")
+"""
+    assert terminal(tmp_path, code, "new").count("WARNING:mdcg:once\n") == 1
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:
@@ -123,7 +163,7 @@ for name in ("one", "two"):
     load_model({MODEL!r})
     load_host_kernel(f"int {{name}};", target="generic", flags=())
 """
-    compiles = "mdcg is compiling kernels, which takes a while" + ONCE.format(folder=tmp_path)
+    compiles = f"WARNING:mdcg:mdcg is compiling kernels{LONG}" + ONCE.format(folder=tmp_path)
     assert terminal(tmp_path, code, "new") == PICKLE + compiles
     assert terminal(tmp_path, code, "new") == PICKLE
 
@@ -137,6 +177,6 @@ def test_the_plugin_for_lammps(tmp_path: Path) -> None:
     compiler.chmod(0o755)
     code = f"import os; os.environ['MDCG_CXX'] = {str(compiler)!r}\n"
     code += "from mdcg.lammps_plugin import folder; folder(); folder()"
-    compiles = "mdcg is compiling pair_style mdcg for LAMMPS, which takes a while"
+    compiles = f"WARNING:mdcg:mdcg is compiling pair_style mdcg for LAMMPS{LONG}"
     assert terminal(tmp_path, code, "new") == compiles + ONCE.format(folder=tmp_path)
     assert terminal(tmp_path, code, "new") == ""
