@@ -70,7 +70,9 @@ def patch_model(model: torch.nn.Module, *, allow_partial: bool = False) -> Patch
     """
     found = _inspect(model)
     if not allow_partial:
-        _stop_if_refused(found.report())
+        _stop_if_refused(
+            found.report(), ": allow_partial=True (--allow-partial) patches the others"
+        )
     for entry in found.entries:
         if entry.report.status == PATCHABLE:
             entry.report = _probe(entry, allow_partial)
@@ -190,11 +192,10 @@ def _entry_of(layer: Layer) -> _Entry:
 # ---- changing ----
 
 
-def _stop_if_refused(report: PatchReport) -> None:
+def _stop_if_refused(report: PatchReport, advice: str = "") -> None:
     if not report.refused:
         return
     reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
-    advice = ": allow_partial=True (--allow-partial) patches the others"
     raise UnsupportedProblemError(
         f"{len(report.refused)} of {len(report.refused + report.patchable)} layers of "
         f"{report.model_class} cannot be patched ({reasons})" + (advice if report.patchable else "")
