@@ -1,12 +1,11 @@
-"""MDCGCalculator: packages, and patched MACE or NequIP models, as an ASE calculator."""
+"""MDCGCalculator: packages and patched models as an ASE calculator."""
 
 from __future__ import annotations
 
 import copy
-import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +17,21 @@ from ase.units import Bohr
 from ..package import ConversionOptions
 from ..package.cached import named_package
 from ..runtime.cache import is_name
+from .drop_in import are_packages, check_model_type, members_and_options
 from .engine_report import EngineReport
 from .evaluation import (
     Evaluation,
     Options,
     as_results,
     changes_since,
+    dispersion_options,
     errors_of_images,
     has_stress,
     remembered,
     wanted_of,
 )
 from .hessian import hessian
-from .package_backend import PackageBackend, packages_of
+from .package_backend import PackageBackend
 
 if TYPE_CHECKING:
     import torch
@@ -40,28 +41,27 @@ if TYPE_CHECKING:
     from .neighbors import SkinNeighborList
     from .torch_backend import TorchBackend
 
-
-_LOG = logging.getLogger("mdcg")
-
-Path = str | os.PathLike[str]
+#: A path or name, a torch model, or a calculator of MACE, NequIP or SevenNet.
+Model: TypeAlias = "str | os.PathLike[str] | torch.nn.Module | Calculator"
 PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
 
 
 class MDCGCalculator(Calculator):
-    """ASE calculator for packages of all models, and for MACE and NequIP models of torch.
+    """ASE calculator for MACE, NequIP and SevenNet models that run on mdcg's kernels.
 
     Parameters
     ----------
-    model : str, path, sequence of paths, or torch.nn.Module
-        A package (``.mdcg``) written by ``mdcg-patch``, which runs in mdcg's engine, without torch;
-        several packages are a committee. Or a model that runs in its own framework: a checkpoint
-        written by ``mdcg-patch``; a MACE checkpoint or a NequIP ``.ckpt`` or ``.nequip.zip``, which
-        is patched after loading (logged at INFO; the file does not change); or a loaded model,
-        which is never changed. Or the name of a published model, such as ``"mace-mpa-0"``,
-        ``"sevennet-0"`` or ``"nequip.net:GROUP/MODEL:VERSION"``, whose package downloads and keeps
-        the checkpoint; it is converted once, into mdcg's cache, and compared with the original.
-        An unpatched loaded model is not accelerated (logged as a warning):
-        call :func:`mdcg.patch_model` first. See `is_patched`.
+    model : str, path, torch.nn.Module, calculator, or a sequence of these
+        A package (``.mdcg``) written by ``mdcg-patch``, which runs in mdcg's engine, without torch.
+        Or a model that runs in its own framework: a checkpoint of MACE, NequIP (``.ckpt``,
+        ``.nequip.zip``) or SevenNet, which is patched after loading (logged at INFO; the file does
+        not change); a loaded model, which is patched in place (:func:`mdcg.unpatch_model` restores
+        it); or a ``MACECalculator``, ``NequIPCalculator`` or ``SevenNetCalculator``, with its
+        models, head and keys. Layers that cannot be patched run as given, with a warning. Or the
+        name of a published model, such as ``"mace-mpa-0"``, ``"sevennet-0"`` or
+        ``"nequip.net:GROUP/MODEL:VERSION"``, whose package downloads and keeps the checkpoint; it
+        is converted once, into mdcg's cache, and compared with the original. Several models, or a
+        text with wildcards, are a committee: of packages, or of models in torch with one cutoff.
     device : str or torch.device, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
         for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
@@ -72,7 +72,8 @@ class MDCGCalculator(Calculator):
         None is the model's precision. The precision of packages and NequIP models is fixed when
         they are made.
     head : str, optional
-        Head of a model with several heads, which must be named.
+        Head of a model with several heads, which must be named, unless torch runs the model and
+        one of its heads is named default. ``atoms.info["head"]`` names another one.
     skin : float
         Length in Å by which the neighbour list is longer than the cutoff. A list is used again
         until an atom has moved by half the skin, or less if the cell is strained. Results do not
@@ -115,6 +116,19 @@ class MDCGCalculator(Calculator):
         calculator have a first cell of their own. Packages of a committee without such a sum are
         evaluated as usual. False: waves enter and leave the sum with the cell, as in the original
         model.
+    stress_volume : {"cell", "mace"}
+        What divides the strain derivative of a structure with open directions: the volume of its
+        cell; or, as in ``MACECalculator``, that of a cell whose vectors along open directions lie
+        along x, y and z and are 5 `r_max` (L + 1) long, where L is the largest coordinate in Å.
+        Molecules then have a stress, too.
+    charges_key : str
+        The array of the atoms with fixed charges, for packages that predict dipoles.
+    info_keys, arrays_keys : mapping of str to str, optional
+        The keys of ``atoms.info`` and ``atoms.arrays`` for inputs of the model, such as
+        ``{"total_charge": "q", "head": "level"}``; other inputs keep their usual keys.
+    **mace
+        Keywords of ``MACECalculator``: `model_paths`, `models`, `default_dtype`, `model_type`. Of
+        others, which have no meaning here, a value other than the default is an error.
 
     Attributes
     ----------
@@ -125,8 +139,8 @@ class MDCGCalculator(Calculator):
         least one direction and whose cell has three vectors. Packages also have ``stresses``, the
         contribution of each atom to the stress, but not with a long-range sum, whose latent
         ``charges`` (e) they have instead. A committee gives means, and adds to `results` for
-        each property ``..._std``, the standard deviation over the packages, and
-        ``..._committee``, the single values.
+        each property ``..._std``, the standard deviation over the members, and ``..._committee``,
+        the single values; and ``..._var`` and ``..._comm`` in the shapes of ``MACECalculator``.
 
     Raises
     ------
@@ -135,7 +149,7 @@ class MDCGCalculator(Calculator):
     CheckpointError
         The file is not a checkpoint that can be loaded; the message says which file to give.
     UnsupportedProblemError
-        A layer of an unpatched file cannot be patched.
+        A layer of an unpatched file cannot be patched, or a calculator's model is compiled.
     DeviceError
         The device does not exist, or its driver cannot run the kernels.
     KernelCompileError
@@ -178,7 +192,7 @@ class MDCGCalculator(Calculator):
 
     def __init__(
         self,
-        model: Path | Sequence[Path] | torch.nn.Module,
+        model: Model | Sequence[Model] | None = None,
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
@@ -193,62 +207,41 @@ class MDCGCalculator(Calculator):
         dispersion_cutoff: float = 40 * Bohr,
         memory: str | None = None,
         fixed_waves: bool = False,
+        stress_volume: str = "cell",
+        charges_key: str = "Qs",
+        info_keys: Mapping[str, str] | None = None,
+        arrays_keys: Mapping[str, str] | None = None,
+        **mace: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        if not (np.isfinite(skin) and skin >= 0):
-            raise ValueError(f"skin is {skin}, expected a length of 0 Å or more")
-        if memory is not None and not isinstance(memory, str):
-            raise TypeError(f"memory is {memory!r}, expected a text such as '90 %' or '120 GB'")
-        names = ("dispersion", "damping", "dispersion_cutoff")
-        values = (dispersion, damping, float(dispersion_cutoff))
-        added = {} if dispersion is None else dict(zip(names, values, strict=True))
-        if not added and values[1:] != ("bj", 40 * Bohr):
-            raise ValueError(
-                f"damping is {damping!r} and dispersion_cutoff {values[2]:g} Å without dispersion, "
-                "expected the functional of dispersion as well, such as dispersion='pbe'"
-            )
-        options = Options(
-            device,
-            dtype,
-            head,
-            float(skin),
-            species_types,
-            kernels,
-            threads,
-            precision,
-            added,
-            memory,
-            bool(fixed_waves),
-        )
-        if is_name(model):
-            text = None if dtype is None else str(dtype).removeprefix("torch.")
-            wanted = ConversionOptions(head=head, dtype=precision or text, dispersion=dispersion)
-            model = named_package(str(model), wanted)
-        paths = packages_of(model)
+        added = dispersion_options(dispersion, damping, float(dispersion_cutoff))
+        machine = (kernels, threads, precision, added, memory, bool(fixed_waves))
+        places = (info_keys, arrays_keys, charges_key, stress_volume)
+        options = Options(device, dtype, head, float(skin), species_types, *machine, *places)
+        members, model_type, options = members_and_options(model, mace, options)
+        if any(map(is_name, members)):
+            kind = None if options.dtype is None else str(options.dtype).removeprefix("torch.")
+            wanted = ConversionOptions(None, options.head, precision or kind, dispersion=dispersion)
+            members = [named_package(str(m), wanted) if is_name(m) else m for m in members]
         self._backend: PackageBackend | TorchBackend
-        if paths is not None:
-            self._backend = PackageBackend(paths, options)
+        if are_packages(members):
+            self._backend = PackageBackend(members, options)
             backend = self._backend
             energies = [*PROPERTIES] if backend.has_energies else []
             energies += ["stresses"] * (backend.has_energies and not backend.is_long_range)
             others = ["dipole"] * backend.has_dipoles + ["charges"] * backend.has_charges
             self.implemented_properties = energies + others
         else:
-            given = (threads, precision, memory) != (None,) * 3 or added or fixed_waves
-            if kernels != "auto" or given:
+            if machine != ("auto", None, None, {}, None, False):
                 raise ValueError(
                     "kernels, threads, precision, memory, fixed_waves and dispersion are for "
                     "packages (.mdcg); torch runs other models, see torch.set_num_threads"
                 )
             from .torch_backend import TorchBackend
 
-            self._backend = TorchBackend(model, options)  # type: ignore[arg-type]
-            if not self._backend.is_patched:
-                _LOG.warning(
-                    "the loaded model %s is not patched and runs as it was given, without mdcg's "
-                    "kernels: call mdcg.patch_model(model) before, or give the file of the model",
-                    self._backend.name,
-                )
+            self._backend = TorchBackend(members, options)
+        if model_type is not None:
+            check_model_type(model_type, self._backend.model_class)
         self._keeps_waves = bool(fixed_waves)
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()
@@ -260,6 +253,7 @@ class MDCGCalculator(Calculator):
             "head": self._backend.head,
             "skin": float(skin),
             **added,
+            **({} if stress_volume == "cell" else {"stress_volume": stress_volume}),
         }
 
     @property
@@ -321,33 +315,56 @@ class MDCGCalculator(Calculator):
         return self._package("report").report()
 
     def get_spin_polarized(self) -> bool:
-        """Return False.
-
-        Without this method ASE binds a function to each calculator. The calculator would then refer
-        to itself, and its device memory would stay allocated until Python collects cycles.
-        """
+        """Return False."""
+        # Without this method ASE binds a function to each calculator. The calculator would then
+        # refer to itself, and its device memory stay allocated until Python collects cycles.
         return False
 
-    def get_descriptors(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
+    def get_descriptors(
+        self,
+        atoms: Atoms | None = None,
+        invariants_only: bool | None = None,
+        num_layers: int = -1,
+    ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
         """Return the features of every atom from which the model computes the energy.
 
         Parameters
         ----------
         atoms : ase.Atoms, optional
             None is the structure of the last call.
+        invariants_only : bool, optional
+            True: invariant features alone, as ``MACECalculator`` returns them by default. False:
+            all features, but of the last layer the invariant ones, as in MACE. None: True for
+            models that torch runs, and for packages all features of all layers of the first
+            package.
+        num_layers : int
+            Features of so many layers, counted from the first; -1 stands for all.
 
         Returns
         -------
         numpy.ndarray, shape (n_nodes, n_features)
-            The values that the package's manifest names as descriptors, in sequence, each in the
-            order of its irreps.
+            The features of each layer, in sequence, each in the order of its irreps. A committee
+            gives a list of one array for each member, as in MACE.
 
         Raises
         ------
-        TypeError
-            The calculator runs no package.
+        UnsupportedProblemError
+            A model that torch runs has no such features: models of NequIP and SevenNet.
+        ValueError
+            The model has fewer layers.
         """
-        return self._package("get_descriptors").descriptors(self._atoms_or_last(atoms))
+        atoms = self._atoms_or_last(atoms)
+        as_mace = (
+            not isinstance(self._backend, PackageBackend)
+            or invariants_only is not None
+            or num_layers != -1
+        )
+        found = self._backend.descriptors(atoms, all_members=as_mace)
+        if not as_mace:
+            return found[0].rows
+        invariant = True if invariants_only is None else bool(invariants_only)
+        kept = [each.select(invariant, num_layers) for each in found]
+        return kept[0] if len(kept) == 1 else kept
 
     def get_heat_flux(self, atoms: Atoms | None = None) -> npt.NDArray[np.float64]:
         """Return the heat flux of atoms that move, for Green-Kubo thermal conductivities.
@@ -407,7 +424,8 @@ class MDCGCalculator(Calculator):
 
     def _one_by_one(self, images: Sequence[Atoms], names: Sequence[str]) -> list[dict[str, Any]]:
         """Do what :meth:`batch` does, which is not for fixed waves."""
-        found = [self._backend.evaluate(image, wanted_of(names, [image])) for image in images]
+        wanted = wanted_of(names, images, self._backend.reach)
+        found = [self._backend.evaluate(image, wanted) for image in images]
         return [as_results(each, names, self._backend.model_class) for each in found]
 
     def batch(
@@ -434,7 +452,7 @@ class MDCGCalculator(Calculator):
         """
         images = list(images)
         self._check_properties(properties)
-        wanted = wanted_of(properties, images)
+        wanted = wanted_of(properties, images, self._backend.reach)
 
         def single(atoms: Atoms) -> Evaluation:
             return self._backend.evaluate(atoms, wanted)
@@ -547,8 +565,9 @@ class MDCGCalculator(Calculator):
             self.results = {}
             self._asked_before, self._asked = self._asked, set()
         self._asked.update(properties)
-        wanted = wanted_of(properties, [atoms])
-        if "forces" in wanted and {"forces", "stress"} <= self._asked_before and has_stress(atoms):
+        wanted = wanted_of(properties, [atoms], self._backend.reach)
+        moves_cell = "forces" in wanted and {"forces", "stress"} <= self._asked_before
+        if moves_cell and has_stress(atoms, self._backend.reach):
             wanted.add("stress")  # a constant-pressure run
         inputs = self._backend.inputs_of(atoms)
         self._inputs_seen = copy.deepcopy(inputs) if inputs else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from ase.calculators.calculator import (
 )
 from ase.data import atomic_numbers, chemical_symbols
 from ase.stress import full_3x3_to_voigt_6_stress
+from ase.units import Bohr
 
 from .. import _core
 from ..package.inputs import FIELD_COMPONENTS, SystemInput
@@ -81,8 +83,8 @@ RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 # Keys of `atoms.info` that MACECalculator reads for inputs of MACE's models.
 _KEYS = {"total_charge": "charge", "total_spin": "spin"}
 _KEYS_OF_INPUT = _KEYS | {key: name for name, key in _KEYS.items()}
-#: Key of an external field in ``atoms.info``, as MACE reads it: three numbers in eV/Å/e.
-EXTERNAL_FIELD = "external_field"
+#: Keys in ``atoms.info``, as MACE reads them: an external field, three numbers in eV/Å/e; a head.
+EXTERNAL_FIELD, HEAD = "external_field", "head"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,44 @@ class Options:
     dispersion: Mapping[str, Any] = field(default_factory=dict)
     memory: str | None = None
     fixed_waves: bool = False
+    #: Keys of ``atoms.info`` and ``atoms.arrays`` by the names of inputs, and that of charges.
+    info_keys: Mapping[str, str] | None = None
+    arrays_keys: Mapping[str, str] | None = None
+    charges_key: str = "Qs"
+    stress_volume: str = "cell"
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.skin) and self.skin >= 0):
+            raise ValueError(f"skin is {self.skin}, expected a length of 0 Å or more")
+        if self.memory is not None and not isinstance(self.memory, str):
+            raise TypeError(
+                f"memory is {self.memory!r}, expected a text such as '90 %' or '120 GB'"
+            )
+        for name in ("info_keys", "arrays_keys"):
+            keys = getattr(self, name) or {}
+            texts = chain.from_iterable(keys.items()) if isinstance(keys, Mapping) else [None]
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{name} is {keys!r}, expected keys by names of inputs, as texts")
+        if not isinstance(self.charges_key, str):
+            raise TypeError(f"charges_key is {self.charges_key!r}, expected the key of an array")
+        if self.stress_volume not in ("cell", "mace"):
+            raise ValueError(f"stress_volume is {self.stress_volume!r}, expected 'cell' or 'mace'")
+
+    def reach(self, r_max: float) -> float | None:
+        """Return the `reach` of `stress_volume` for a model with a cutoff."""
+        return r_max if self.stress_volume == "mace" else None
+
+
+def dispersion_options(functional: str | None, damping: str, cutoff: float) -> dict[str, Any]:
+    """Return the options of a dispersion by the engine's names, or none of them."""
+    if functional is not None:
+        return {"dispersion": functional, "damping": damping, "dispersion_cutoff": cutoff}
+    if (damping, cutoff) != ("bj", 40 * Bohr):
+        raise ValueError(
+            f"damping is {damping!r} and dispersion_cutoff {cutoff:g} Å without dispersion, "
+            "expected the functional of dispersion as well, such as dispersion='pbe'"
+        )
+    return {}
 
 
 @dataclass(frozen=True)
@@ -133,10 +173,15 @@ class Evaluation:
         return Evaluation(**sums, extra=self.extra)
 
 
-def keys_of_input(name: str) -> tuple[str, ...]:
-    """Return the keys of ``atoms.info`` for an input of a model, in the order of preference."""
+def keys_of_input(name: str, keys: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the keys of ``atoms.info`` for an input of a model, in the order of preference.
+
+    `keys` has the only key of some inputs.
+    """
+    if keys and name in keys:
+        return (keys[name],)
     if name in FIELD_COMPONENTS:
-        return name, EXTERNAL_FIELD
+        return name, *keys_of_input(EXTERNAL_FIELD, keys)
     other = _KEYS_OF_INPUT.get(name)
     return (name,) if other is None else (other, name)
 
@@ -146,16 +191,19 @@ def inputs_of_manifest(manifest: Mapping[str, Any]) -> list[SystemInput]:
     return [SystemInput.of_entry(each) for each in manifest.get("inputs") or ()]
 
 
-def stated_value(name: str, stated: Mapping[str, Any]) -> tuple[str, Any] | None:
+def stated_value(
+    name: str, stated: Mapping[str, Any], keys: Mapping[str, str] | None = None
+) -> tuple[str, Any] | None:
     """Return the key and the value that a structure states for an input of a model, or None.
 
-    `stated` is ``atoms.info`` or a similar mapping; None states nothing. Raises ``InputError`` if
-    two keys have different values.
+    `stated` is ``atoms.info`` or a similar mapping; None states nothing. `keys` as in
+    :func:`keys_of_input`. Raises ``InputError`` if two keys have different values.
     """
+    fields = keys_of_input(EXTERNAL_FIELD, keys) if name in FIELD_COMPONENTS else ()
     found = [
-        (key, _component(key, name, value.tolist() if hasattr(value, "tolist") else value))
-        for key, value in ((key, stated.get(key)) for key in keys_of_input(name))
-        if value is not None  # also of tensors
+        (key, _component(key, name, value) if key in fields else _plain(value))
+        for key, value in ((key, stated.get(key)) for key in keys_of_input(name, keys))
+        if value is not None
     ]
     for key, value in found[1:]:
         if not _agree(value, found[0][1]):
@@ -166,10 +214,14 @@ def stated_value(name: str, stated: Mapping[str, Any]) -> tuple[str, Any] | None
     return found[0] if found else None
 
 
+def _plain(value: Any) -> Any:
+    """Return numbers of Python in place of arrays and tensors."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _component(key: str, name: str, value: Any) -> Any:
-    """Return what the value of a key states for an input: a component of an external field."""
-    if key != EXTERNAL_FIELD or name not in FIELD_COMPONENTS:
-        return value
+    """Return what an external field, the value of a key, states for one of its components."""
+    value = _plain(value)
     try:
         return _as_numbers(value).reshape(-1, 3)[:, FIELD_COMPONENTS.index(name)].tolist()
     except (TypeError, ValueError):
@@ -185,6 +237,7 @@ def input_values(
     package: str | None = None,
     place: str = "atoms.info[{!r}]",
     systems: int | None = None,
+    keys: Mapping[str, str] | None = None,
 ) -> FloatArray:
     """Return the value of each input of a model for a structure.
 
@@ -200,6 +253,8 @@ def input_values(
         Where the value of a key can be stated, for messages.
     systems : int, optional
         The mapping has a value, or one value for each of so many structures.
+    keys : mapping, optional
+        See :func:`keys_of_input`.
 
     Returns
     -------
@@ -214,10 +269,10 @@ def input_values(
     shape = () if systems is None else (systems,)
     values = np.empty((*shape, len(inputs)))
     for number, each in enumerate(inputs):
-        found = stated_value(each.name, stated)
+        found = stated_value(each.name, stated, keys)
         if found is None:
             if each.default is None:
-                where = " or ".join(place.format(key) for key in keys_of_input(each.name))
+                where = " or ".join(place.format(key) for key in keys_of_input(each.name, keys))
                 again = f", or convert the model again with mdcg-patch --set {each.name}=VALUE"
                 raise InputError(
                     f"the structure has no {each.name}, which {package or 'the model'} reads and "
@@ -242,11 +297,18 @@ def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> F
     return numbers
 
 
+def stated_head(atoms: Atoms, keys: Mapping[str, str] | None) -> str | None:
+    """Return the head that a structure states, or None; `keys` as in :func:`keys_of_input`."""
+    found = stated_value(HEAD, atoms.info, keys)
+    return None if found is None else str(found[1])
+
+
 def check_fixed_inputs(
     fixed: Mapping[str, int],
     stated: Mapping[str, Any],
     package: str,
     reads: Container[str] = (),
+    keys: Mapping[str, str] | None = None,
 ) -> None:
     """Raise ``InputError`` if a structure states what a package cannot take.
 
@@ -254,18 +316,19 @@ def check_fixed_inputs(
     `reads` have none.
 
     `fixed` are the values that the conversion fixed. `stated` is ``atoms.info`` or a similar
-    mapping, with a number, or a number for each of several structures; None states nothing.
+    mapping, with a number, or a number for each of several structures; None states nothing. `keys`
+    as in :func:`keys_of_input`.
     """
-    field = stated.get(EXTERNAL_FIELD) if FIELD_COMPONENTS[0] not in reads else None
-    if field is not None and not _agree(field.tolist() if hasattr(field, "tolist") else field, 0):
+    (field_key,) = keys_of_input(EXTERNAL_FIELD, keys)
+    field = _plain(stated.get(field_key)) if FIELD_COMPONENTS[0] not in reads else None
+    if field is not None and not _agree(field, 0):
         raise InputError(
-            f"{EXTERNAL_FIELD} of the structure is {field!r}, and {package} takes no external "
+            f"{field_key} of the structure is {field!r}, and {package} takes no external "
             "field: remove it, or use a model that takes one, such as PolarMACE"
         )
     for name, value in fixed.items():
-        for key in keys_of_input(name):
-            found: Any = stated.get(key)
-            plain = found.tolist() if hasattr(found, "tolist") else found  # also tensors
+        for key in keys_of_input(name, keys):
+            plain = _plain(stated.get(key))
             if plain is not None and not _agree(plain, value):
                 raise InputError(
                     f"{key} of the structure is {plain!r}, and {package} was made for "
@@ -318,28 +381,52 @@ def errors_of_images(
         raise
 
 
-def result_of(found: Mapping[str, Any], atoms: Atoms, charges: bool) -> Evaluation:
+def result_of(
+    found: Mapping[str, Any], atoms: Atoms, charges: bool, options: Options, reach: float | None
+) -> Evaluation:
     """Return the engine's results for a structure; `charges`: the last descriptor is a charge."""
     extra: dict[str, Any] = {}
     if "descriptors" in found:
         last = found["descriptors"][:, -1].copy()
-        extra = {"charges": last} if charges else dipoles_of(found["descriptors"], atoms)
+        extra = {"charges": last} if charges else dipoles_of(found["descriptors"], atoms, options)
+    volume = stress_volume(atoms, reach) if {"virial", "virials"} & found.keys() else 0.0
     return Evaluation(
         energy=float(found["energy"]) if "energy" in found else None,
         energies=found.get("energies"),
         forces=found.get("forces"),
-        stress=stress_of(found.get("virial"), atoms),
-        stresses=stress_of(found.get("virials"), atoms),
+        stress=stress_of(found.get("virial"), volume),
+        stresses=stress_of(found.get("virials"), volume),
         extra=extra,
     )
 
 
-def stress_of(virial: FloatArray | None, atoms: Atoms) -> FloatArray | None:
+def stress_of(virial: FloatArray | None, volume: float) -> FloatArray | None:
     """Return the stress (eV/Å^3) of a virial (eV), or of the virial of each atom.
 
     `require_stress` has refused structures without a stress.
     """
-    return None if virial is None else -virial / abs(np.linalg.det(atoms.cell.array))
+    return None if virial is None else -virial / volume
+
+
+def long_cell(atoms: Atoms, reach: float) -> FloatArray:
+    """Return the cell as MACE's calculator has it: vectors along open directions are long.
+
+    They lie along the axes, and their length is five cutoffs for each Å of the largest coordinate,
+    counted from the origin, plus one. `reach` is the cutoff in Å.
+    """
+    length = (float(np.abs(atoms.positions).max(initial=0.0)) + 1.0) * 5.0 * reach
+    cell = np.array(atoms.cell.array, dtype=np.float64)
+    return np.where(atoms.pbc[:, None], cell, length * np.identity(3))
+
+
+def stress_volume(atoms: Atoms, reach: float | None = None) -> float:
+    """Return the volume (Å^3) that divides virials, zero for a structure without a stress.
+
+    With a `reach`, the cell is that of :func:`long_cell`, so that molecules have a stress as well.
+    """
+    if reach is None:
+        return float(stress_volumes(atoms.cell.array, atoms.pbc))
+    return float(stress_volumes(long_cell(atoms, reach), np.full(3, True)))
 
 
 def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
@@ -358,14 +445,14 @@ def stress_volumes(cells: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatA
     return np.where(flat | ~periodic.any(axis=-1), 0.0, volumes)
 
 
-def dipoles_of(descriptors: FloatArray, atoms: Atoms) -> dict[str, Any]:
+def dipoles_of(descriptors: FloatArray, atoms: Atoms, options: Options) -> dict[str, Any]:
     """Return dipoles of atoms, the last three descriptors, and their sum.
 
-    Like in MACE, the sum includes the dipole of fixed charges: the array ``Qs`` of the atoms, in
-    units of the elementary charge.
+    Like in MACE, the sum includes the dipole of fixed charges: an array of the atoms, in units of
+    the elementary charge.
     """
     dipoles = descriptors[:, -3:]
-    charges = atoms.arrays.get("Qs", np.zeros(len(atoms)))
+    charges = atoms.arrays.get(options.charges_key, np.zeros(len(atoms)))
     return {"dipole": dipoles.sum(axis=0) + charges @ atoms.positions / _DEBYE, "dipoles": dipoles}
 
 
@@ -393,14 +480,14 @@ def mean_of(found: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(**means, extra=extra)
 
 
-def wanted_of(properties: Sequence[str], images: Sequence[Atoms]) -> set[str]:
-    """Return what a backend must compute besides energies.
+def wanted_of(properties: Sequence[str], images: Sequence[Atoms], reach: float | None) -> set[str]:
+    """Return what a backend must compute besides energies; `reach` as in `stress_volume`.
 
     Raises ``PropertyNotImplementedError`` if a structure has no stress.
     """
     found = {"forces", "stress", "stresses", "dipole", "charges"}.intersection(properties)
     for atoms in images if found & {"stress", "stresses"} else ():
-        require_stress(atoms)
+        require_stress(atoms, reach)
     return found
 
 
@@ -416,8 +503,13 @@ def as_results(found: Evaluation, wanted: Sequence[str], model_class: str) -> di
     for name in RESULTS[1:]:
         if getattr(found, name) is not None:
             results[name] = getattr(found, name)
+    # the names and shapes of MACE's calculator
+    for name in ("energy", "forces", "stress", "dipole"):
+        if f"{name}_committee" in results:
+            results[f"{name}_comm"] = results[f"{name}_committee"]
+            results[f"{name}_var"] = results[f"{name}_std"] ** 2
     for name in results:
-        if name.startswith("stress"):
+        if name.startswith("stress") and not name.endswith(("_comm", "_var")):
             results[name] = full_3x3_to_voigt_6_stress(results[name])
     return results
 
@@ -454,14 +546,14 @@ def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atom
     return last
 
 
-def has_stress(atoms: Atoms) -> bool:
-    """Return whether a structure has a stress, see `stress_volumes`."""
-    return bool(stress_volumes(atoms.cell.array, atoms.pbc) != 0.0)
+def has_stress(atoms: Atoms, reach: float | None) -> bool:
+    """Return whether a structure has a stress, see `stress_volume`."""
+    return stress_volume(atoms, reach) != 0.0
 
 
-def require_stress(atoms: Atoms) -> None:
+def require_stress(atoms: Atoms, reach: float | None) -> None:
     """Raise ``PropertyNotImplementedError`` if a structure has no stress."""
-    if not has_stress(atoms):
+    if not has_stress(atoms, reach):
         raise PropertyNotImplementedError(
             "stress needs a cell of three independent vectors, of which at least one is periodic, "
             f"got pbc {atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} "

@@ -27,12 +27,13 @@ from ..errors import (
     UnsupportedProblemError,
     printable_values,
 )
-from ..package.file import is_package
+from ..package.inputs import FIELD_COMPONENTS
 from ..problem.text import dtype_of
+from .descriptors import LayerFeatures
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
     EXTERNAL_FIELD,
-    FIELD_COMPONENTS,
+    HEAD,
     Evaluation,
     Options,
     check_fixed_inputs,
@@ -43,6 +44,7 @@ from .evaluation import (
     mean_of,
     require_known,
     result_of,
+    stated_head,
     types_by_number,
 )
 from .heat_flux import heat_flux, unfold
@@ -62,21 +64,6 @@ _ERRORS: dict[int, type[Exception]] = {
     _NUMERIC: CalculationFailed,
     _DEVICE: DeviceError,
 }
-
-
-def packages_of(model: object) -> list[str | os.PathLike[str]] | None:
-    """Return the paths of packages, or None if torch must run the model."""
-    if isinstance(model, (str, os.PathLike)):
-        return [model] if is_package(model) else None
-    if not isinstance(model, (list, tuple)):
-        return None
-    for path in model:
-        if not isinstance(path, (str, os.PathLike)) or not is_package(path):
-            raise ValueError(
-                f"a committee has the member {path!r}, expected paths of packages (.mdcg), as "
-                "mdcg-patch writes them"
-            )
-    return list(model)
 
 
 @contextmanager
@@ -108,10 +95,11 @@ class _Member:
         self.types = types_by_number(self.model.type_names, options.species_types)
         self.has_dipoles, self.has_charges = (n in self.manifest for n in ("dipoles", "charges"))
         self.inputs = inputs_of_manifest(self.manifest)
+        self._info_keys = options.info_keys
 
     def inputs_of(self, atoms: Atoms) -> FloatArray:
         """Return the values of the package's inputs for a structure, shape (n_inputs,)."""
-        return input_values(self.inputs, atoms.info, self.path)
+        return input_values(self.inputs, atoms.info, self.path, keys=self._info_keys)
 
     def evaluate(
         self, positions: FloatArray, types: npt.NDArray[np.integer[Any]], **options: Any
@@ -243,6 +231,7 @@ class PackageBackend:
         self.r_max = max(member.model.r_max for member in self._members)
         self.has_dipoles = all(member.has_dipoles for member in self._members)
         self.has_charges = all(member.has_charges for member in self._members)
+        self.reach = options.reach(self.r_max)
         self.is_long_range = any(member.model.is_long_range for member in self._members)
         self.has_energies = all(member.model.has_energy for member in self._members)
         self.neighbors = _core.NeighborList(self.r_max, options.skin)
@@ -318,11 +307,11 @@ class PackageBackend:
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what structures state of the packages' inputs, and charges of dipoles."""
-        keys = [key for name in self.input_names for key in keys_of_input(name)]
-        keys.append(EXTERNAL_FIELD)
+        names = (*self.input_names, EXTERNAL_FIELD, HEAD)
+        keys = [key for name in names for key in keys_of_input(name, self._options.info_keys)]
         found = {key: atoms.info[key] for key in keys if key in atoms.info}
-        charges = atoms.arrays.get("Qs")
-        return found | ({"Qs": charges} if self.has_dipoles and charges is not None else {})
+        charges = atoms.arrays.get(self._options.charges_key)
+        return found | ({"charges": charges} if self.has_dipoles and charges is not None else {})
 
     def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
         """Evaluate the packages on one structure; a committee gives mean and deviation."""
@@ -332,14 +321,14 @@ class PackageBackend:
         with self._exclusive():
             self._update(atoms)
             found = [
-                result_of(self._run(number, atoms, **_flags(wanted)), atoms, self.has_charges)
+                self._result(self._run(number, atoms, **_flags(wanted)), atoms)
                 for number in range(len(self._members))
             ]
             if self._dispersion:
                 types = self._dispersion.types[atoms.numbers]
                 options = _cell_of(atoms) | _flags(wanted - {"dipole", "charges"})
                 added = self._dispersion.evaluate(atoms.positions, types, **options)
-                found = [each + result_of(added, atoms, False) for each in found]
+                found = [each + self._result(added, atoms) for each in found]
         return found[0] if len(found) == 1 else mean_of(found)
 
     def evaluate_batch(self, images: Sequence[Atoms], wanted: set[str]) -> list[Evaluation]:
@@ -383,23 +372,27 @@ class PackageBackend:
                 name: values[number if name in ("energy", "virial") else rows]
                 for name, values in result.items()
             }
-            return result_of(part, images[number], self.has_charges)
+            return self._result(part, images[number])
 
         results = [[single(result, n) for result in found] for n in range(len(images))]
         return [each[0] if len(each) == 1 else mean_of(each) for each in results]
 
-    def descriptors(self, atoms: Atoms) -> FloatArray:
-        """Return features of every atom; for a committee, from the first package."""
+    def descriptors(self, atoms: Atoms, all_members: bool) -> list[LayerFeatures]:
+        """Return features of every atom, of the first package or of all."""
         self.check_inputs(atoms)
-        first = self._members[0]
-        # dipoles or charges are the last
-        columns = first.model.descriptor_width - 3 * first.has_dipoles - first.has_charges
-        if len(atoms) == 0:
-            return np.zeros((0, columns))
+        found = []
         with self._exclusive():
-            self._update(atoms)
-            found = self._run(0, atoms, forces=False, descriptors=True)
-        return np.asarray(found["descriptors"])[:, :columns]
+            if len(atoms):
+                self._update(atoms)
+            for number, member in enumerate(self._members[: None if all_members else 1]):
+                layers = [member.manifest["values"][n] for n in member.manifest["descriptors"]]
+                # dipoles or charges are the last
+                kept = layers[: len(layers) - member.has_dipoles - member.has_charges]
+                rows = np.zeros((0, member.model.descriptor_width))
+                if len(atoms):
+                    rows = self._run(number, atoms, forces=False, descriptors=True)["descriptors"]
+                found.append(LayerFeatures.of(rows, kept))
+        return found
 
     def heat_flux(self, atoms: Atoms) -> FloatArray:
         """Return the heat flux; for a committee, the mean of its packages."""
@@ -437,6 +430,9 @@ class PackageBackend:
             parts.append({"package": member.path + of, **found})
         return EngineReport(tuple(parts))
 
+    def _result(self, found: dict[str, Any], atoms: Atoms) -> Evaluation:
+        return result_of(found, atoms, self.has_charges, self._options, self.reach)
+
     def _run(self, number: int, atoms: Atoms, **wanted: Any) -> dict[str, Any]:
         member, types = self._members[number], self._types[number]
         place = _cell_of(atoms) if self._engine_makes_lists else {"edges": self.neighbors}
@@ -473,15 +469,24 @@ class PackageBackend:
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if the packages cannot use what a structure states of inputs."""
+        keys = self._options.info_keys
+        head = stated_head(atoms, keys)
         for member in self._members:
             reads = [each.name for each in member.inputs]
-            check_fixed_inputs(self._fixed_inputs, atoms.info, member.path, reads)
+            check_fixed_inputs(self._fixed_inputs, atoms.info, member.path, reads, keys)
+            own = member.manifest.get("head")
+            if head is not None and own is not None and head != own:
+                raise InputError(
+                    f"head of the structure is {head!r}, and {member.path} was converted with head "
+                    f"{own!r}: convert the checkpoint again with mdcg-patch --head {head}, or "
+                    f"remove {keys_of_input(HEAD, keys)[0]!r} from atoms.info"
+                )
         used: dict[str, float] = {
-            keys_of_input(name)[0]: value for name, value in self._fixed_inputs.items()
+            keys_of_input(name, keys)[0]: value for name, value in self._fixed_inputs.items()
         }
         for member in self._members:
             for each, value in zip(member.inputs, member.inputs_of(atoms), strict=True):
-                key = keys_of_input(each.name)[0]
+                key = keys_of_input(each.name, keys)[0]
                 if used.setdefault(key, value) != value:
                     raise InputError(
                         f"the structure has no {each.name}, for which packages of the committee "

@@ -1,4 +1,4 @@
-"""The backend of MDCGCalculator for MACE and NequIP models that torch runs."""
+"""The backend of MDCGCalculator for models that torch runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import io
 import logging
 import os
 import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from ase import Atoms
 
-from ..errors import CheckpointError, DeviceError, UnsupportedProblemError, a_type
+from ..errors import CheckpointError, DeviceError, MdcgError, UnsupportedProblemError
 from ..patch import (
     PatchReport,
     copy_model,
@@ -27,10 +29,12 @@ from ..patch import (
     model_record,
     patch_model,
 )
+from ..patch.models import copy_in_dtype
 from ..problem.text import dtype_of
-from .evaluation import Evaluation, Options, known_symbols, require_known
-from .neighbors import SkinNeighborList
-from .torch_models import LoadedModel, MaceModel, NequipModel
+from .descriptors import LayerFeatures
+from .evaluation import Evaluation, Options, known_symbols, mean_of, require_known
+from .neighbors import Edges, SkinNeighborList
+from .torch_models import LoadedModel, MaceModel, NequipModel, SevenNetModel, one_at_a_time
 
 _LOG = logging.getLogger("mdcg")
 
@@ -67,65 +71,89 @@ def _fingerprint(model: torch.nn.Module) -> int:
     return found
 
 
-def _reopen(model: _GivenModel | str, fingerprint: int, options: Options) -> TorchBackend:
-    """Make the backend of a copied calculator from its model or from the same file."""
-    if isinstance(model, _GivenModel):
-        return TorchBackend(model.model, options)
-    backend = TorchBackend(model, options)
-    if backend._fingerprint != fingerprint:
-        raise CheckpointError(
-            f"{model} has changed since the calculator was made from it, so the calculator cannot "
-            "be copied: make a new one from the file"
-        )
+def _reopen(
+    models: Sequence[_GivenModel | str], fingerprints: Sequence[int], options: Options
+) -> TorchBackend:
+    """Make the backend of a copied calculator from its models or from the same files."""
+    given = [each.model if isinstance(each, _GivenModel) else each for each in models]
+    backend = TorchBackend(given, options, patch=False)
+    for model, found, wanted in zip(models, backend._fingerprints, fingerprints, strict=True):
+        if found != wanted and not isinstance(model, _GivenModel):
+            raise CheckpointError(
+                f"{model} has changed since the calculator was made from it, so the calculator "
+                "cannot be copied: make a new one from the file"
+            )
     return backend
 
 
-class TorchBackend:
-    """A loaded model with its neighbour list."""
+Given: TypeAlias = str | os.PathLike[str] | torch.nn.Module
 
-    def __init__(self, model: str | os.PathLike[str] | torch.nn.Module, options: Options) -> None:
+
+class TorchBackend:
+    """One loaded model, or a committee of several, with their neighbour list."""
+
+    def __init__(self, models: Sequence[Given], options: Options, patch: bool = True) -> None:
         with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
             device = None if options.device is None else as_device(options.device)
-            loaded, self.name = _prepare(model, device, _as_dtype(options.dtype))
+            found = [_prepare(model, device, _as_dtype(options.dtype)) for model in models]
+            loaded = [model for model, _ in found]
+            reasons = [_patch_given(model) if patch else "" for model in loaded]
+        self.name = ", ".join(name for _, name in found)
         # absolute, because the working folder may differ when a copy is opened
-        self._file = None if isinstance(model, torch.nn.Module) else str(Path(model).absolute())
+        self._files = [
+            None if isinstance(model, torch.nn.Module) else str(Path(model).absolute())
+            for model in models
+        ]
         self._options = options
-        self._fingerprint = _fingerprint(loaded)
-        head, species_types = options.head, options.species_types
-        if head is None:
-            head = model_record(loaded).get("head")  # the head chosen by mdcg-patch --head
-        self._evaluator: LoadedModel
-        if is_nequip(loaded):
-            self._evaluator = NequipModel(loaded, head, species_types)
-        elif species_types is None:
-            self._evaluator = MaceModel(loaded, head)
-        else:
-            raise ValueError(
-                "species_types is for NequIP models; a MACE model has chemical elements"
-            )
-        info = self._evaluator.info
+        self._fingerprints = [_fingerprint(model) for model in loaded]
+        self._evaluators = [_evaluator(model, options) for model in loaded]
+        for (model, name), reason in zip(found, reasons, strict=True):
+            if reason:
+                part = " in part" if is_patched(model) else ""
+                _LOG.warning(
+                    "%s runs%s as it was given, without mdcg's kernels: %s", name, part, reason
+                )
+        first = self._evaluators[0]
+        info = first.info
+        for each in self._evaluators[1:]:
+            for what in ("r_max", "device", "dtype"):
+                one, other = getattr(info, what), getattr(each.info, what)
+                if one != other:
+                    raise ValueError(
+                        f"models of the committee have {what} {one} and {other}, expected one "
+                        "value: give models that agree, or their packages"
+                    )
         self.device, self.dtype, self.r_max = info.device, info.dtype, info.r_max
-        self.species = tuple(known_symbols(self._evaluator.types))
-        self.head, self.heads = self._evaluator.head, info.heads
+        self.species = tuple(known_symbols(np.min([e.types for e in self._evaluators], axis=0)))
+        self.head, self.heads = first.head, info.heads
         self.model_class = info.model_class
+        self.reach = options.reach(self.r_max)
         self.neighbors = SkinNeighborList(info.r_max, options.skin, info.device)
         self._numbers: bytes | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments of a copy: the file, or the model if it was given or changed."""
-        from_file = self._file is not None and _fingerprint(self.model) == self._fingerprint
-        model = self._file if from_file else _GivenModel(self.model)
-        return _reopen, (model, self._fingerprint, self._options), {"name": self.name}
+        """Return the arguments of a copy: files, or models that were given or changed."""
+        models = [
+            file if file is not None and _fingerprint(each.model) == known else None
+            for file, each, known in zip(
+                self._files, self._evaluators, self._fingerprints, strict=True
+            )
+        ]
+        given = [
+            _GivenModel(each.model) if file is None else file
+            for file, each in zip(models, self._evaluators, strict=True)
+        ]
+        return _reopen, (given, self._fingerprints, self._options), {"name": self.name}
 
     @property
     def model(self) -> torch.nn.Module:
-        """The torch model that is evaluated."""
-        return self._evaluator.model
+        """The torch model that is evaluated, of a committee the first."""
+        return self._evaluators[0].model
 
     @property
     def is_patched(self) -> bool:
-        """Whether the model runs on mdcg's kernels."""
-        return is_patched(self.model)
+        """Whether all models run on mdcg's kernels."""
+        return all(is_patched(each.model) for each in self._evaluators)
 
     @property
     def patch_report(self) -> PatchReport:
@@ -134,29 +162,69 @@ class TorchBackend:
 
     def describe(self) -> str:
         """Return a description of the model for the calculator's ``repr``."""
-        return f"{'patched' if self.is_patched else 'unpatched'} {self.model_class}"
+        kind = f"{'patched' if self.is_patched else 'unpatched'} {self.model_class}"
+        count = len(self._evaluators)
+        return kind if count == 1 else f"committee of {count} models, {kind}"
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs of the model besides the geometry."""
-        return self._evaluator.inputs_of(atoms)
+        """Return the inputs of the models besides the geometry."""
+        found: dict[str, Any] = {}
+        for each in self._evaluators:
+            found |= each.inputs_of(atoms)
+        return found
 
     def check_inputs(self, atoms: Atoms) -> None:
-        """Raise ``InputError`` if the model cannot use what a structure states of inputs."""
-        self._evaluator.check_inputs(atoms)
+        """Raise ``InputError`` if a model cannot use what a structure states of inputs."""
+        for each in self._evaluators:
+            each.check_inputs(atoms)
 
     @torch.inference_mode(False)  # tensors that are kept between calls must be ordinary
     def evaluate(self, atoms: Atoms, wanted: set[str]) -> Evaluation:
-        """Evaluate the model on one structure."""
-        numbers = np.asarray(atoms.numbers, dtype=np.int64)
-        require_known(numbers, self._evaluator.types)
-        if len(atoms) == 0:
+        """Evaluate the models on one structure; a committee gives mean and deviation."""
+        edges = self._edges(atoms)
+        if edges is None:
             return Evaluation.of_nothing(wanted)
+        found = [each.evaluate(atoms, edges, wanted) for each in self._evaluators]
+        return found[0] if len(found) == 1 else mean_of(found)
+
+    @torch.inference_mode(False)
+    def descriptors(self, atoms: Atoms, all_members: bool) -> list[LayerFeatures]:
+        """Return features of every atom, of the first model or of all."""
+        edges = self._edges(atoms)
+        members = self._evaluators[: None if all_members else 1]
+        return [each.descriptors(atoms, edges) for each in members]
+
+    def _edges(self, atoms: Atoms) -> Edges | None:
+        """Return the edges of a structure, or None if it has no atoms."""
+        numbers = np.asarray(atoms.numbers, dtype=np.int64)
+        for each in self._evaluators:
+            require_known(numbers, each.types)
+        if len(atoms) == 0:
+            return None
         if self._numbers != numbers.tobytes():
             self.neighbors.reset()
             self._numbers = numbers.tobytes()
         cell = np.asarray(atoms.cell.array, dtype=np.float64)
-        edges = self.neighbors.update(atoms.positions, cell, atoms.pbc)
-        return self._evaluator.evaluate(atoms, edges, wanted)
+        return self.neighbors.update(atoms.positions, cell, atoms.pbc)
+
+
+def _default_head(model: torch.nn.Module) -> str | None:
+    """Return the only head that is named default, which MACE's calculator takes."""
+    heads = [str(head) for head in getattr(model, "heads", None) or ()]
+    found = [head for head in heads if head.lower() == "default"]
+    if len(heads) < 2 or len(found) != 1:
+        return None
+    _LOG.info("head %s of %s, because none was named", found[0], ", ".join(heads))
+    return found[0]
+
+
+def _evaluator(model: torch.nn.Module, options: Options) -> LoadedModel:
+    if options.head is None:  # the head chosen by mdcg-patch --head, or that is named default
+        head = model_record(model).get("head") or _default_head(model)
+        options = replace(options, head=head)
+    if is_nequip(model):
+        return NequipModel(model, options)
+    return SevenNetModel(model, options) if is_sevennet(model) else MaceModel(model, options)
 
 
 def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -192,31 +260,21 @@ def as_device(device: str | torch.device) -> torch.device:
 
 
 def _prepare(
-    model: str | os.PathLike[str] | torch.nn.Module,
-    device: torch.device | None,
-    dtype: torch.dtype | None,
+    model: Given, device: torch.device | None, dtype: torch.dtype | None
 ) -> tuple[torch.nn.Module, str]:
     """Return the model to evaluate, on its device and in its dtype, and a name for it."""
     if isinstance(model, torch.nn.Module):
-        loaded, name = _from_module(model, device, dtype), type(model).__name__
-    elif isinstance(model, (str, os.PathLike)):
-        loaded, name = _from_file(Path(model), device, dtype), os.fspath(model)
-    else:
-        raise TypeError(
-            f"model is {a_type(model)}, expected the path of a package or checkpoint, or a loaded "
-            "torch model that is patched (of a MACECalculator: mdcg.patch_model(calc.models[0]), "
-            "then give calc.models[0])"
-        )
-    _refuse_packages_only(loaded, name)
-    return loaded, name
+        name = type(model).__name__
+        _refuse_nequix(model, name)
+        return _from_module(model, device, dtype), name
+    return _from_file(Path(model), device, dtype), os.fspath(model)
 
 
-def _refuse_packages_only(model: torch.nn.Module, name: str) -> None:
-    """Raise UnsupportedProblemError for a model whose torch form no calculator of mdcg runs."""
-    kind = "SevenNet" if is_sevennet(model) else "Nequix" if is_nequix(model) else None
-    if kind is not None:
+def _refuse_nequix(model: torch.nn.Module, name: str) -> None:
+    """Raise UnsupportedProblemError for a model of Nequix, which runs in the engine only."""
+    if is_nequix(model):
         raise UnsupportedProblemError(
-            f"{name} is a {kind} model, which MDCGCalculator runs as a package: convert the "
+            f"{name} is a Nequix model, which MDCGCalculator runs as a package: convert the "
             "checkpoint with mdcg-patch CHECKPOINT -o OUT.mdcg"
         )
 
@@ -225,9 +283,9 @@ def _from_file(
     path: Path, device: torch.device | None, dtype: torch.dtype | None
 ) -> torch.nn.Module:
     loaded = load_model(path)
-    _refuse_packages_only(loaded, str(path))
-    if _other_dtype(loaded, dtype):
-        loaded = loaded.to(dtype)
+    _refuse_nequix(loaded, str(path))
+    if dtype is not None and _other_dtype(loaded, dtype):
+        loaded = copy_in_dtype(loaded, dtype)
     # moved before it is patched, because layers are checked on the device where they will run
     loaded = loaded.to(device or torch.device("cpu"))
     if not is_patched(loaded):
@@ -238,10 +296,21 @@ def _from_file(
     return loaded.requires_grad_(False)
 
 
-def _other_dtype(model: torch.nn.Module, dtype: torch.dtype | None) -> bool:
+def _patch_given(model: torch.nn.Module) -> str:
+    """Patch a loaded model in place, and return why layers are not patched, or an empty string."""
+    if is_patched(model):
+        return ""
+    try:
+        with one_at_a_time(model):
+            report = patch_model(model, allow_partial=True)
+    except MdcgError as error:
+        return str(error)
+    _LOG.info("patched the loaded model in place; mdcg.unpatch_model restores it:\n%s", report)
+    return "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
+
+
+def _other_dtype(model: torch.nn.Module, dtype: torch.dtype) -> bool:
     """Return whether a model has to be converted, or raise if it cannot be."""
-    if dtype is None:
-        return False
     if is_nequip(model):
         built = model_info(model).dtype
         if built != dtype:
@@ -264,11 +333,10 @@ def _from_module(
         )
     weights = _weights(model)
     moved = device is not None and weights is not None and weights.device != device
-    converted = _other_dtype(model, dtype)
-    if not (moved or converted):
-        return model
-    # a copy, because the caller's model must not change
-    return copy_model(model).to(device=device, dtype=dtype if converted else None)
+    # copies, because weights, device and precision of the caller's model must not change
+    if dtype is not None and _other_dtype(model, dtype):
+        return copy_in_dtype(model, dtype).to(device)
+    return copy_model(model).to(device) if moved else model
 
 
 def _weights(model: torch.nn.Module) -> torch.nn.Parameter | None:

@@ -1,4 +1,4 @@
-"""Loaded MACE and NequIP models as functions from a geometry to energy, forces and stress."""
+"""Loaded models as functions from a geometry to energy, forces and stress."""
 
 from __future__ import annotations
 
@@ -16,26 +16,36 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import InputError
 
+from ..errors import UnsupportedProblemError
 from ..package.inputs import SystemInput, system_input
 from ..patch._frameworks import default_dtype
 from ..patch.models import (
     ModelInfo,
     as_outputs,
     categorical_fields,
+    complete_cell,
     frozen,
     gives_forces,
     mace_batch,
     mace_info,
     nequip_batch,
     nequip_info,
+    sevennet_info,
     without_derivatives,
 )
+from ..patch.sevennet_files import sevennet_batch
+from .descriptors import LayerFeatures
 from .evaluation import (
+    HEAD,
     Evaluation,
+    Options,
     check_finite,
     input_values,
+    long_cell,
+    stated_head,
     stated_value,
     stress_of,
+    stress_volume,
     types_by_number,
 )
 from .neighbors import BoolArray, Edges, FloatArray
@@ -74,32 +84,45 @@ def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
 class LoadedModel:
     """A loaded model, patched or not, as a function from a geometry to energy, forces and stress.
 
-    The model is not changed. `head` may be None if the model has only one. `species_types` has the
-    type name for each chemical symbol; None if type names are chemical symbols.
+    The model is not changed. The head of the options may be None if the model has only one.
     """
 
     #: Whether the energy is by definition the sum of the energies of atoms.
     is_atomic = False
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        info: ModelInfo,
-        head: str | None,
-        species_types: Mapping[str, str] | None = None,
-    ) -> None:
-        self.model, self.info = model, info
-        self.head = info.heads[info.head_index(head)]
-        self.types = types_by_number(info.symbols, species_types)
+    def __init__(self, model: torch.nn.Module, info: ModelInfo, options: Options) -> None:
+        self.model, self.info, self.options = model, info, options
+        self.head = info.heads[info.head_index(options.head)]
+        self.types = types_by_number(info.symbols, options.species_types)
         self._parameters = list(model.parameters())  # kept, because collecting them takes 0.5 ms
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return the inputs of the model besides the geometry."""
-        raise NotImplementedError
+        return {HEAD: self.head_of(atoms)}
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
-        raise NotImplementedError
+        self.head_of(atoms)
+
+    def head_of(self, atoms: Atoms) -> str:
+        """Return the head for a structure, which may state one of several."""
+        stated = stated_head(atoms, self.options.info_keys) if len(self.info.heads) > 1 else None
+        if stated is None:
+            return self.head
+        if stated not in self.info.heads:
+            raise InputError(
+                f"head of the structure is {stated!r}, expected one of the model's: "
+                f"{', '.join(self.info.heads)}"
+            )
+        return stated
+
+    def descriptors(self, atoms: Atoms, edges: Edges | None) -> LayerFeatures:
+        """Return the features of every atom; there are no edges if there are no atoms."""
+        raise UnsupportedProblemError(
+            f"get_descriptors is for MACE models and packages, and this is {self.info.model_class} "
+            f"of {self.info.framework}: convert the checkpoint with "
+            "'mdcg-patch FILE -o NAME.mdcg' and give that file"
+        )
 
     def run(
         self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
@@ -128,11 +151,12 @@ class LoadedModel:
             single = per_atom is not None and per_atom.dtype == torch.float32
             limit = (1e-6 if single else 1e-10) * (1.0 + float(np.abs(energies).sum()))
             energies = energies if abs(energies.sum() - energy) <= limit else None
+        volume = stress_volume(atoms, self.options.reach(self.info.r_max)) if stress else 0.0
         result = Evaluation(
             energy=energy,
             energies=energies,
             forces=as_array(out["forces"]) if gradients else None,
-            stress=stress_of(as_array(out["virials"]).reshape(3, 3), atoms) if stress else None,
+            stress=stress_of(as_array(out["virials"]).reshape(3, 3), volume) if stress else None,
         )
         check_finite(result, atoms)
         return result
@@ -158,8 +182,12 @@ class _Input:
 class MaceModel(LoadedModel):
     """A MACE model of any class that returns an energy."""
 
-    def __init__(self, model: torch.nn.Module, head: str | None) -> None:
-        super().__init__(model, mace_info(model), head)
+    def __init__(self, model: torch.nn.Module, options: Options) -> None:
+        super().__init__(model, mace_info(model), options)
+        if options.species_types is not None:
+            raise ValueError(
+                "species_types is for NequIP models; a MACE model has chemical elements"
+            )
         if not hasattr(model, "atomic_energies_fn"):
             raise ValueError(
                 f"{self.info.model_class} computes no energy, so there are no forces to run with; "
@@ -178,22 +206,38 @@ class MaceModel(LoadedModel):
         self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs of the model besides the geometry (charge, spin, ...).
+        """Return the inputs of the model besides the geometry (head, charge, spin, ...).
 
         They come from `atoms.info` (``"charge"``, ``"spin"``, or the model's name for them), or if
         they are per atom, from `atoms.arrays`. Those that MACE has a neutral value for may be
         missing.
         """
-        found = {}
+        found = super().inputs_of(atoms)
         for name, wanted in self._inputs.items():
-            stated = stated_value(name, atoms.arrays if wanted.per_atom else atoms.info)
+            places = (atoms.info, self.options.info_keys)
+            if wanted.per_atom:
+                places = (atoms.arrays, self.options.arrays_keys)
+            stated = stated_value(name, *places)
             if stated is not None:
                 found[name] = stated[1]
         return found
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
+        super().check_inputs(atoms)
         self._tensors(atoms)
+
+    def descriptors(self, atoms: Atoms, edges: Edges | None) -> LayerFeatures:
+        """Return the outputs of the products, which are MACE's descriptors."""
+        products: Any = getattr(self.model, "products", ())
+        irreps = [product.linear.irreps_out for product in products]
+        found = torch.zeros(0, sum(each.dim for each in irreps))
+        if edges is not None:
+            with one_at_a_time(self.model), torch.no_grad():
+                found = self.run(atoms, edges, False, False)["node_feats"]
+        features = LayerFeatures.of(as_array(found), [str(each) for each in irreps])
+        # models of dipoles, say, have other features
+        return features if features.rows.shape == found.shape else super().descriptors(atoms, edges)
 
     def run(
         self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
@@ -256,7 +300,7 @@ class MaceModel(LoadedModel):
             atoms.pbc.tolist(),
             no_edges,
             np.zeros((0, 3)),
-            head=self.head,
+            head=self.head_of(atoms),
             extras=self._tensors(atoms),
         )
         self._static = (key, data)
@@ -270,17 +314,17 @@ class MaceModel(LoadedModel):
             return cell
         if self.info.model_class in _ATOMIC_CLASSES:  # they use no vectors along open directions
             return np.where(pbc[:, None], cell, 0.0)
-        length = (np.abs(atoms.positions).max() + 1.0) * 5.0 * self.info.r_max
-        return np.where(pbc[:, None], cell, length * np.identity(3))
+        return long_cell(atoms, self.info.r_max)
 
     def _tensors(self, atoms: Atoms) -> dict[str, torch.Tensor]:
         tensors, n_nodes = {}, len(atoms)
         place: dict[str, Any] = {"dtype": self.info.dtype, "device": self.info.device}
         for name, wanted in self._inputs.items():
             if wanted.number is not None:
-                tensors[name] = torch.tensor(input_values([wanted.number], atoms.info), **place)
+                values = input_values([wanted.number], atoms.info, keys=self.options.info_keys)
+                tensors[name] = torch.tensor(values, **place)
         for name, value in self.inputs_of(atoms).items():
-            if name in tensors:
+            if name in tensors or name not in self._inputs:
                 continue
             rows, width = n_nodes if self._inputs[name].per_atom else 1, self._inputs[name].width
             try:
@@ -298,13 +342,8 @@ class MaceModel(LoadedModel):
 class NequipModel(LoadedModel):
     """A ``GraphModel`` of NequIP, which has no heads."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        head: str | None,
-        species_types: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(model, nequip_info(model), head, species_types)
+    def __init__(self, model: torch.nn.Module, options: Options) -> None:
+        super().__init__(model, nequip_info(model), options)
         if not gives_forces(model):
             raise ValueError(
                 f"{self.info.model_class} computes no forces (its ForceStressOutput is missing or "
@@ -324,23 +363,24 @@ class NequipModel(LoadedModel):
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return the categorical per-structure fields of the model, from ``atoms.info``."""
-        stated = {each.name: stated_value(each.name, atoms.info) for each in self._fields}
+        keys = self.options.info_keys
+        stated = {each.name: stated_value(each.name, atoms.info, keys) for each in self._fields}
         return {name: found[1] for name, found in stated.items() if found is not None}
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
-        input_values(self._fields, atoms.info)
+        input_values(self._fields, atoms.info, keys=self.options.info_keys)
 
     def run(
         self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
     ) -> Mapping[str, torch.Tensor]:
         """Return the outputs of the model by MACE's names."""
         with without_derivatives(self.model, not gradients):
-            out = self.model(self._batch(atoms, edges))
+            out = self.model(self._batch(atoms, edges, stress))
         return {**as_outputs(out), "node_energy": out["atomic_energy"]}
 
-    def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
-        periodic = bool(np.any(atoms.pbc))
+    def _batch(self, atoms: Atoms, edges: Edges, stress: bool) -> dict[str, torch.Tensor]:
+        periodic = stress or bool(np.any(atoms.pbc))  # NequIP gives no virial without a cell
         cell = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0) if periodic else None
         none = np.zeros((2, 0), dtype=np.int64)
         types = self.types[atoms.numbers]
@@ -355,7 +395,7 @@ class NequipModel(LoadedModel):
         data["edge_index"] = known[1]
         if periodic:
             data["edge_cell_shift"] = known[2]
-        values = input_values(self._fields, atoms.info)
+        values = input_values(self._fields, atoms.info, keys=self.options.info_keys)
         for each, value in zip(self._fields, values, strict=True):
             data[each.name] = torch.tensor([[int(value)]], device=self.info.device)
         return data
@@ -375,3 +415,35 @@ class NequipModel(LoadedModel):
         if self._within is None or not self._within.equals(picked):
             self._within = picked
         return self._within
+
+
+class SevenNetModel(LoadedModel):
+    """An ``AtomGraphSequential`` of SevenNet, whose modals are heads."""
+
+    is_atomic = True
+
+    def __init__(self, model: torch.nn.Module, options: Options) -> None:
+        super().__init__(model, sevennet_info(model), options)
+        if options.species_types is not None:
+            raise ValueError(
+                "species_types is for NequIP models; a SevenNet model has chemical elements"
+            )
+
+    def run(
+        self, atoms: Atoms, edges: Edges, gradients: bool, stress: bool
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the outputs of the model by MACE's names."""
+        cell = complete_cell(atoms.cell.array, atoms.pbc.tolist())
+        near = (edges.edge_index.cpu().numpy(), edges.unit_shifts.cpu().numpy())
+        place = (atoms.numbers, atoms.positions, cell, *near)
+        batch = sevennet_batch(self.model, self.info.dtype, *place, self.head_of(atoms))
+        with torch.enable_grad():  # the model always computes forces
+            out = self.model(batch.to(self.info.device))
+        xx, yy, zz, xy, yz, zx = out["inferred_stress"].double().reshape(6)
+        virial = [xx, xy, zx, xy, yy, yz, zx, yz, zz]
+        return {
+            "energy": out["inferred_total_energy"].reshape(-1),
+            "node_energy": out["atomic_energy"].reshape(-1),
+            "forces": out["inferred_force"],
+            "virials": torch.stack(virial) * abs(float(np.linalg.det(cell))),
+        }

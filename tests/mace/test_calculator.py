@@ -138,7 +138,7 @@ class Counting(torch.nn.Module):
 
 
 def test_computes_what_is_asked_and_no_more(original: torch.nn.Module) -> None:
-    model = Counting(original)
+    model = Counting(copy.deepcopy(original))
     atoms = small_box()
     atoms.calc = MDCGCalculator(model)
     atoms.get_potential_energy()
@@ -219,19 +219,19 @@ def test_threads_and_forks(patched_file: Path) -> None:
 # ---- models ----
 
 
-def test_live_models_are_used_as_given(original: torch.nn.Module) -> None:
+def test_live_models_are_patched_in_place(original: torch.nn.Module) -> None:
     model = copy.deepcopy(original)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     calc = MDCGCalculator(model)
     assert calc.model is model
-    assert not calc.is_patched
-    assert "unpatched" in repr(calc)
+    assert calc.is_patched
     atoms = small_box()
     forces = calc.get_forces(atoms)
-    patch_model(model)
-    assert calc.is_patched
-    assert_allclose(MDCGCalculator(model).get_forces(atoms), forces, atol=1e-12)
     unpatch_model(model)
+    assert not calc.is_patched
+    assert "unpatched" in repr(calc)
+    calc.reset()
+    assert_allclose(calc.get_forces(atoms), forces, atol=1e-12)
     single = MDCGCalculator(model, dtype="float32")
     assert single.model is not model
     assert single.dtype == torch.float32

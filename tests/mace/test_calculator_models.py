@@ -221,7 +221,7 @@ def test_bad_models(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"text\.model"):
         MDCGCalculator(tmp_path / "text.model")
     with pytest.raises(ValueError, match=r"has the member .*expected paths of packages"):
-        MDCGCalculator([CHECKPOINT, CHECKPOINT])
+        MDCGCalculator([PACKAGE, CHECKPOINT])
     with pytest.raises(TypeError, match="expected a MACE or NequIP model"):
         MDCGCalculator(torch.nn.Linear(2, 2))
     scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
@@ -229,30 +229,22 @@ def test_bad_models(tmp_path: Path) -> None:
         MDCGCalculator(scripted)
 
 
-def test_a_loaded_model_runs_as_it_is_given(caplog: pytest.LogCaptureFixture) -> None:
-    """A loaded model is not patched by the calculator, which warns once and not for copies."""
+def test_a_loaded_model_is_patched_in_place(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is warned of, and what the caller does to the model later has its effect."""
     model, atoms = random_model(), clusters()[1]
     with caplog.at_level(logging.WARNING, logger="mdcg"):
         calc = MDCGCalculator(model)
         copy.deepcopy(calc).get_forces(atoms)
         assert calc.model is model
-        assert not calc.is_patched
-        (record,) = caplog.records
-        assert record.getMessage() == (
-            "the loaded model ScaleShiftMACE is not patched and runs as it was given, without "
-            "mdcg's kernels: call mdcg.patch_model(model) before, or give the file of the model"
-        )
-        caplog.clear()
-        patch_model(model)
-        assert MDCGCalculator(model).is_patched
+        assert calc.is_patched
         assert MDCGCalculator(CHECKPOINT).is_patched
-    assert "not patched" not in caplog.text
-
-
-def test_the_error_for_a_calculator_names_what_is_fast() -> None:
-    calculator = type("MACECalculator", (), {"models": []})()
-    with pytest.raises(TypeError, match=r"a MACECalculator, .*patch_model\(calc\.models\[0\]\)"):
-        MDCGCalculator(calculator)
+    assert not caplog.records
+    before = calc.get_potential_energy(atoms)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    calc.reset()
+    assert abs(calc.get_potential_energy(atoms) - before) > 1e-6
 
 
 def test_models_without_energy() -> None:

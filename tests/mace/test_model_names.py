@@ -143,6 +143,8 @@ def test_the_calculator_converts_once(
     energy = calculator.get_potential_energy(atoms)
     assert energy == pytest.approx(MDCGCalculator(medium).get_potential_energy(atoms), abs=1e-6)
     before = package.stat().st_mtime_ns
+    both = MDCGCalculator(["mace-mp-medium", "mace-mp-medium"])
+    assert both.get_potential_energy(atoms) == pytest.approx(energy, abs=1e-12)
     again = MDCGCalculator("mace-mp-0-medium", skin=0.5)
     assert again.get_potential_energy(atoms) == energy
     assert package.stat().st_mtime_ns == before

@@ -14,7 +14,7 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import InputError, PropertyNotImplementedError
 
-from mdcg import MDCGCalculator
+from mdcg import MDCGCalculator, UnsupportedProblemError
 from mdcg.patch import patch_model
 from mdcg.patch.nequip_files import nequip_state
 
@@ -154,7 +154,7 @@ def test_edges_within_cutoffs_per_type_stay_the_same_tensors(
         atoms.positions[2, 1] = 1.2 + height
         atoms.positions[0, 0] = 0.01 * step
         forces = atoms.get_forces()
-        found.append(calculator._backend._evaluator._reversed[1])
+        found.append(calculator._backend._evaluators[0]._reversed[1])
         fresh = atoms.copy()
         fresh.calc = MDCGCalculator(build("per type"))
         assert forces == pytest.approx(fresh.get_forces(), abs=1e-12)
@@ -201,3 +201,58 @@ def test_copies(build: Callable[..., torch.nn.Module], package: Path) -> None:
         calc = MDCGCalculator(model, skin=0.3)
         places = [[0.0, 0.0, 0.0], [0.0, 0.3, 1.9], [1.8, 0.0, 0.2]]
         check_copies(calc, Atoms(calc.species[:3], positions=places))
+
+
+def of_the_library(model: torch.nn.Module, types: dict[str, str], **options: float) -> Any:
+    with nequip_state():
+        from nequip.integrations.ase import NequIPCalculator
+        from nequip.integrations.utils import basic_transforms
+
+        metadata: Any = model.metadata
+        names = metadata["type_names"].split()
+        transforms = basic_transforms(metadata, float(metadata["r_max"]), names, types)
+        return NequIPCalculator(model, "cpu", transforms=transforms, **options)
+
+
+def test_a_calculator_of_nequip(build: Callable[..., torch.nn.Module]) -> None:
+    """Its model is patched in place, its types are taken, and committees of models are means."""
+    models = [build("parity"), build("parity", seed=7)]
+    types = {"O": "O", "H": "H", "N": "C"}
+    atoms = structures()["triclinic"]
+    atoms.symbols[12:] = "N"
+    want = []
+    for model in models:
+        original = of_the_library(model, types)
+        with nequip_state():
+            original.calculate(atoms)
+        want.append(dict(original.results))
+    calc = MDCGCalculator(of_the_library(models[0], types))
+    assert calc.is_patched
+    assert calc.model is models[0]
+    assert calc.species == ("H", "N", "O")
+    both = MDCGCalculator([of_the_library(model, types) for model in models])
+    for name in ("energy", "forces", "stress"):
+        assert calc.get_property(name, atoms) == pytest.approx(want[0][name], abs=1e-10)
+        mean = np.mean([each[name] for each in want], axis=0)
+        assert both.get_property(name, atoms) == pytest.approx(mean, abs=1e-10)
+    with pytest.raises(ValueError, match=r"energy_units_to_eV of the NequIPCalculator is 0\.5, ex"):
+        MDCGCalculator(of_the_library(models[0], types, energy_units_to_eV=0.5))
+    calculator = of_the_library(models[0], types)
+    calculator.model = torch.nn.Identity()
+    message = "has an Identity, which is compiled, .*: give the .ckpt or .nequip.zip that it was"
+    with pytest.raises(UnsupportedProblemError, match=message):
+        MDCGCalculator(calculator)
+
+
+def test_stress_of_molecules_as_in_mace(build: Callable[..., torch.nn.Module]) -> None:
+    """The volume is that of MACE's cell, for structures with and without open directions."""
+    calc = MDCGCalculator(build("parity"), stress_volume="mace")
+    molecule = structures()["molecule"]
+    length = (np.abs(molecule.positions).max() + 1.0) * 5.0 * calc.r_max
+    strained = []
+    for strain in (-1e-5, 1e-5):
+        other = molecule.copy()
+        other.positions[:, 0] *= 1.0 + strain
+        strained.append(calc.get_potential_energy(other))
+    want = (strained[1] - strained[0]) / 2e-5 / length**3
+    assert calc.get_property("stress", molecule)[0] == pytest.approx(want, rel=1e-5)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mdcg import MDCGCalculator
 from mdcg.cli.main import main
-from mdcg.errors import CheckpointError, UnsupportedProblemError
+from mdcg.errors import CheckpointError
 from mdcg.package.convert import ConversionOptions, convert_model
 from mdcg.package.verification import verify_package
 from mdcg.patch import load_model, model_info
@@ -129,12 +128,8 @@ def test_names_of_published_models(capsys: pytest.CaptureFixture[str]) -> None:
         assert modals in text
 
 
-def test_packages_only(
+def test_patched_files_are_not_written(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["patch", str(checkpoint), "-o", str(tmp_path / "x.pt")]) == 4
     assert "makes packages only: name the output OUT.mdcg" in capsys.readouterr().err
-    with pytest.raises(UnsupportedProblemError, match="runs as a package: convert the checkpoint"):
-        MDCGCalculator(checkpoint)
-    with pytest.raises(UnsupportedProblemError, match="runs as a package: convert the checkpoint"):
-        MDCGCalculator(load_model(checkpoint))
