@@ -42,6 +42,8 @@ numpydoc_show_class_members = False
 
 html_theme = "furo"
 html_title = f"mdcg {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_additional_pages = {"index": "first-page.html"}
 templates_path = ["templates"]
 
