@@ -20,16 +20,26 @@ INLINE void find_row(const GemmProduct<T>& p, int row, int& node, int& component
 
 // Starts an asynchronous copy of `bytes` bytes to shared memory, filled up to 16 with zeros.
 INLINE void start_copy(T* to, const T* from, int bytes) {
+#ifdef __HIP__
+    hip::copy(to, from, bytes);
+#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      unsigned(__cvta_generic_to_shared(to))),
                  "l"(from), "r"(bytes)
                  : "memory");
+#endif
 }
-INLINE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+INLINE void end_group() {
+#ifndef __HIP__
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
 // Waits until all groups of copies but the last N have arrived.
 template <int N>
 INLINE void wait_groups() {
+#ifndef __HIP__
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
 }
 
 // UNIT<WARP_ROWS, WARP_COLUMNS> multiplies a warp's part of slices.

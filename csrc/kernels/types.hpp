@@ -3,7 +3,7 @@
 
 // Functions for hosts and devices. On hosts they are always inlined, so that files which are
 // compiled for several instruction sets share no copy.
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIP__)
 #define MDCG_HD __device__ __forceinline__
 #define MDCG_UNROLL _Pragma("unroll")
 #define MDCG_MATH(NAME) NAME

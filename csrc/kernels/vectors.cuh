@@ -15,6 +15,11 @@ struct alignas(16) Quad {
     T v[QUAD];
 };
 
+// Begins kernels of programs that AMD GPUs run with a wavefront for each warp, see hip.cuh.
+#ifndef END_IDLE_LANES
+#define END_IDLE_LANES()
+#endif
+
 #define MDCG_INLINE static __device__ __forceinline__
 #define MDCG_MEMBER __device__ __forceinline__
 #define MDCG_EACH for (int k = 0; k < N; ++k)

@@ -441,6 +441,7 @@ MDCG_INLINE void choose_task(const Arguments& p, T* shared, Long row, int begin,
 // A kernel K, whose warps have these tasks.
 template <typename K, typename... Tasks>
 MDCG_INLINE void run_conv(const Arguments& p) {
+    END_IDLE_LANES();
     extern __shared__ Quad shared_memory[];
     if (K::LETS_NEXT_START) let_next_start();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

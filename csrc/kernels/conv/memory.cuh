@@ -38,12 +38,17 @@ MDCG_INLINE void store_stream(double* p, Vec<2> a) {
 
 // ---- adding to memory
 
+#ifdef __HIP__
+MDCG_INLINE void add(float* p, float a) { atomicAdd(p, a); }
+MDCG_INLINE void add(double* p, double a) { atomicAdd(p, a); }
+#else
 MDCG_INLINE void add(float* p, float a) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p), "f"(a) : "memory");
 }
 MDCG_INLINE void add(double* p, double a) {
     asm volatile("red.global.add.f64 [%0], %1;" ::"l"(p), "d"(a) : "memory");
 }
+#endif
 template <int N>
 MDCG_INLINE void add(T* p, Vec<N> a) {
 #pragma unroll
@@ -93,6 +98,11 @@ MDCG_INLINE void sync_warps() {
 
 // ---- asynchronous copies to shared memory
 
+#ifdef __HIP__
+MDCG_INLINE void copy_some(T* to, const T* from, int bytes) { hip::copy(to, from, bytes); }
+MDCG_INLINE void copy_once(T* to, const T* from, int bytes) { hip::copy(to, from, bytes); }
+MDCG_INLINE void copy_commit() {}
+#else
 MDCG_INLINE unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
 // Copies `bytes` bytes, and fills up to 16 with zeros.
 MDCG_INLINE void copy_some(T* to, const T* from, int bytes) {
@@ -108,6 +118,7 @@ MDCG_INLINE void copy_once(T* to, const T* from, int bytes) {
                  : "memory");
 }
 MDCG_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+#endif
 template <int N, int STRIDE>
 MDCG_INLINE Vec<N> take_some(const T* p) {
     Vec<N> a;
@@ -118,14 +129,21 @@ MDCG_INLINE Vec<N> take_some(const T* p) {
 // Waits until at most N groups of copies are under way, and for the other lanes.
 template <int N>
 MDCG_INLINE void copy_wait() {
+#ifndef __HIP__
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
     __syncwarp();
 }
 
 // ---- kernels of one pass that overlap: none of them reads what another writes
 
+#ifdef __HIP__
+MDCG_INLINE void let_next_start() {}
+MDCG_INLINE void end_after_previous() {}
+#else
 // Lets the next kernel of the stream start while the last blocks of this one run.
 MDCG_INLINE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 // A kernel that started early must end after the kernel before it, so that waiting for it means
 // waiting for both.
 MDCG_INLINE void end_after_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#endif

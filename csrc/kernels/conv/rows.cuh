@@ -40,6 +40,7 @@ MDCG_INLINE void find_item(int c, const Body& body) {
 // A thread takes an item of a packed row.
 template <typename R>
 MDCG_INLINE void pack_rows(const RowCopy& p) {
+    END_IDLE_LANES();
     const Long i = Long(blockIdx.x) * R::THREADS + threadIdx.x, row = i / R::PACKED;
     if (row >= p.n_rows) return;
     find_item<R>(int(i - row * R::PACKED), [&](auto, int place, int left) {
@@ -49,6 +50,7 @@ MDCG_INLINE void pack_rows(const RowCopy& p) {
 
 template <typename R>
 MDCG_INLINE void unpack_rows(const RowCopy& p) {
+    END_IDLE_LANES();
     const Long i = Long(blockIdx.x) * R::THREADS + threadIdx.x, row = i / R::PACKED;
     if (row >= p.n_rows) return;
     find_item<R>(int(i - row * R::PACKED), [&](auto, int place, int left) {
@@ -59,6 +61,7 @@ MDCG_INLINE void unpack_rows(const RowCopy& p) {
 // A thread sums 16 bytes of packed rows, one per edge.
 template <typename R>
 MDCG_INLINE void sum_rows(const RowSum& p) {
+    END_IDLE_LANES();
     constexpr int WIDTH = 16 / sizeof(T), VECTORS = R::PACKED / WIDTH;
     const Long i = Long(blockIdx.x) * R::THREADS + threadIdx.x, row = i / VECTORS;
     if (row >= p.n_rows) return;

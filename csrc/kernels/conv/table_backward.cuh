@@ -471,6 +471,7 @@ MDCG_INLINE void add_gradients(const Arguments& p, PrefetchedPair& ahead,
 // A kernel: its block takes a part of the pairs of a group, its warps have the tasks.
 template <typename Kernel, typename... Tasks>
 MDCG_INLINE void table_backward(const Arguments& p) {
+    END_IDLE_LANES();
     constexpr int PER_SLICE = BATCH / Kernel::SLICES;
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32;

@@ -196,8 +196,10 @@ struct LaneChannels {
 // Returns the address that it is given. NOTES: the compiler no longer knows how the address was
 // computed, so it keeps it in a register instead of computing it again for every edge.
 MDCG_INLINE const T* kept_address(const T* address) {
+#ifndef __HIP__
     asm("" : "+l"(address));
     __builtin_assume(__isGlobal(address));
+#endif
     return address;
 }
 

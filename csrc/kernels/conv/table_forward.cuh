@@ -192,6 +192,7 @@ MDCG_INLINE void sum_messages(const Arguments& p, PrefetchedEdge& ahead,
 // A kernel: its block takes a receiver, its warps have the tasks.
 template <typename Kernel, typename... Tasks>
 MDCG_INLINE void table_forward(const Arguments& p) {
+    END_IDLE_LANES();
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32;
     // NOTES: after the exchange the compiler knows that all lanes have the same number.

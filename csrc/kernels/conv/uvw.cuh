@@ -485,6 +485,7 @@ MDCG_INLINE Long feature_row(const Arguments& p, int k, Long s) {
 
 template <typename K, typename... Turns>
 MDCG_INLINE void run_uvw(const Arguments& p) {
+    END_IDLE_LANES();
     extern __shared__ Quad shared_memory[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     T* const shared = (T*)shared_memory;
