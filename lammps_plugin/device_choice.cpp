@@ -60,8 +60,8 @@ DeviceChoice DeviceChoice::make(MPI_Comm world, const Library &library, const st
   device.size = sizeof(device);
   choice.name = asked;
   bool found = library.find_device(asked.c_str(), &device) == MDCG_OK;
-  if (found && asked == "cuda") {
-    choice.name = "cuda:" + std::to_string(node.rank % device.count);
+  if (found && (asked == "cuda" || asked == "hip")) {
+    choice.name = asked + ":" + std::to_string(node.rank % device.count);
     found = library.find_device(choice.name.c_str(), &device) == MDCG_OK;
   }
   if (!found) choice.reason = library.last_error();
@@ -72,9 +72,10 @@ DeviceChoice DeviceChoice::make(MPI_Comm world, const Library &library, const st
     choice.advice = "up to " + std::to_string(most) +
                     " ranks share a device and take turns: run as many ranks as there are devices "
                     "(" +
-                    std::to_string(used) +
-                    " used here), or start NVIDIA's MPS, with which "
-                    "they compute at the same time";
+                    std::to_string(used) + " used here)" +
+                    (asked.compare(0, 3, "hip") == 0
+                         ? ""
+                         : ", or start NVIDIA's MPS, with which they compute at the same time");
   return choice;
 }
 

@@ -16,8 +16,8 @@ struct DeviceChoice {
   std::string reason;    // why no device was found; empty if one was
   std::string advice;    // set if ranks share a device; the same on all ranks
 
-  // `asked` "cuda": the device whose number is the rank's number on its node, modulo the number of
-  // devices. "cuda:N": device N on all ranks. Collective.
+  // `asked` "cuda" or "hip": the device whose number is the rank's number on its node, modulo the
+  // number of devices. "cuda:N": device N on all ranks. Collective.
   static DeviceChoice make(MPI_Comm world, const Library &library, const std::string &asked);
 };
 

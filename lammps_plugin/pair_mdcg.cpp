@@ -148,12 +148,14 @@ static std::string known_names(const mdcg_info &info)
   return names;
 }
 
-// Whether the name is auto, cpu, cuda or, for example, cuda:12.
+// Whether the name is auto, cpu, cuda, hip or, for example, cuda:12.
 static bool is_device(const std::string &name)
 {
-  if (name == "auto" || name == "cpu" || name == "cuda") return true;
-  return name.compare(0, 5, "cuda:") == 0 && name.size() > 5 &&
-         name.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (name == "auto" || name == "cpu") return true;
+  const std::size_t end = std::min(name.find(':'), name.size());
+  if (name.compare(0, end, "cuda") != 0 && name.compare(0, end, "hip") != 0) return false;
+  return end == name.size() || (end + 1 < name.size() &&
+                                name.find_first_not_of("0123456789", end + 1) == std::string::npos);
 }
 
 void PairMDCG::settings(int narg, char **arg)
@@ -175,7 +177,7 @@ void PairMDCG::settings(int narg, char **arg)
         key != "kernels" && key != "committee" && key != "dispersion" && key != "damping" &&
         key != "dispersion_cutoff" && key != "memory" && key != "fixed_waves")
       error->all(FLERR, "pair_style mdcg: unknown keyword " + key +
-                            ", expected: device auto|cpu|cuda|cuda:N, threads N, "
+                            ", expected: device auto|cpu|cuda|cuda:N|hip|hip:N, threads N, "
                             "precision fp32|fp64, exchange auto|host|peer, "
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
@@ -189,7 +191,7 @@ void PairMDCG::settings(int narg, char **arg)
         error->all(FLERR, "pair_style mdcg: " + key + " is " + value + ", expected " + expected);
     };
     if (key == "device") {
-      require(is_device(value), "auto, cpu, cuda (one for each rank) or cuda:N");
+      require(is_device(value), "auto, cpu, cuda or hip (one for each rank), cuda:N or hip:N");
       impl->device = value;
     } else if (key == "exchange") {
       impl->exchange = value;

@@ -38,6 +38,11 @@ VARIABLES: tuple[Variable, ...] = (
         "File of the NVRTC library that compiles CUDA kernels.",
     ),
     Variable(
+        "MDCG_HIPRTC_LIB",
+        "$ROCM_PATH, then /opt/rocm, then the loader's path",
+        "File of the hiprtc library that compiles kernels for AMD's GPUs.",
+    ),
+    Variable(
         "MDCG_PYTHON",
         "the one of this process, then that of the environment with libmdcg.so",
         "Python that the engine starts to make kernels which are missing.",
@@ -70,6 +75,17 @@ def threads() -> int | None:
 def nvrtc_library() -> str | None:
     """Return the NVRTC library named by ``MDCG_NVRTC_LIB``, or None."""
     return os.environ.get("MDCG_NVRTC_LIB") or None
+
+
+def hiprtc_library() -> str | None:
+    """Return the hiprtc library named by ``MDCG_HIPRTC_LIB``, or None."""
+    return os.environ.get("MDCG_HIPRTC_LIB") or None
+
+
+def rocm_home() -> Path | None:
+    """Return the ROCm installation named by ``ROCM_PATH``, or None."""
+    named = os.environ.get("ROCM_PATH")
+    return Path(named) if named else None
 
 
 def cuda_home() -> Path | None:

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -14,8 +16,8 @@ namespace {
 
 // CUresult
 constexpr int INVALID_VALUE = 1, FUNCTION_NOT_FOUND = 500;
-// CU_DEVICE_ATTRIBUTE_*
-constexpr int MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76;
+// CU_DEVICE_ATTRIBUTE_*, hipDeviceAttribute*
+constexpr int MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, HIP_MULTIPROCESSORS = 63;
 // CU_FUNC_ATTRIBUTE_*
 constexpr int STATIC_SHARED = 1, LOCAL_BYTES = 3, REGISTERS = 4, DYNAMIC_SHARED = 8;
 
@@ -46,8 +48,29 @@ DeviceError::Kind kind_of(int status) {
     }
 }
 
-const SharedLibrary& driver_library() {
+const SharedLibrary& cuda_library() {
     static const SharedLibrary library = SharedLibrary::lasting("libcuda.so.1");
+    return library;
+}
+
+// The newest HIP in the loader's path, or that of the usual folder.
+SharedLibrary open_hip() {
+    for (const char* name : {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}) {
+        try {
+            return SharedLibrary::lasting(name);
+        } catch (const std::runtime_error&) {
+        }
+    }
+    try {
+        return SharedLibrary::lasting("/opt/rocm/lib/libamdhip64.so");
+    } catch (const std::runtime_error&) {
+        return SharedLibrary::lasting("libamdhip64.so");
+    }
+}
+
+const SharedLibrary& driver_library() {
+    if (cuda::vendor() == Vendor::nvidia) return cuda_library();
+    static const SharedLibrary library = open_hip();
     return library;
 }
 
@@ -56,32 +79,75 @@ Function symbol(const char* name) {
     return reinterpret_cast<Function>(driver_library().find(name));
 }
 
+void start_with(const char* name) {
+    const auto start = symbol<int (*)(unsigned)>(name);
+    if (start == nullptr) cuda::refuse_without(name);
+    cuda::check(start(0), name);
+}
+
 void start_driver() {
-    static const bool started = [] {
-        const auto start = symbol<int (*)(unsigned)>("cuInit");
-        if (start == nullptr) cuda::refuse_without("cuInit");
-        cuda::check(start(0), "cuInit");
-        return true;
-    }();
-    (void)started;
+    if (cuda::vendor() == Vendor::nvidia) {
+        static const bool started = (start_with("cuInit"), true);
+        (void)started;
+    } else {
+        static const bool started = (start_with("hipInit"), true);
+        (void)started;
+    }
 }
 
 int handle_of(int device) {
     int handle = 0;
-    cuda::cuDeviceGet(&handle, device);
+    cuda::cuDeviceGet(&handle, device >= FIRST_HIP_DEVICE ? device - FIRST_HIP_DEVICE : device);
     return handle;
 }
 
 int attribute(int device, int which) {
+    const cuda::VendorScope scope(vendor_of(device));
     int value = 0;
     cuda::cuDeviceGetAttribute(&value, which, handle_of(device));
     return value;
 }
 
+// The number in "gfx90a:sramecc+:xnack-". NOTES: the name is looked for in the struct of all
+// properties, because no other function tells it, and its place differs between versions of HIP.
+int gfx_number(int device) {
+    char properties[8192] = {};
+    using GetProperties = int (*)(void*, int);
+    auto get = symbol<GetProperties>("hipGetDevicePropertiesR0600");
+    if (get == nullptr)
+        get = reinterpret_cast<GetProperties>(cuda::need_function("hipGetDeviceProperties"));
+    cuda::check(get(properties, handle_of(device)), "hipGetDeviceProperties");
+    constexpr int NAME_BYTES = 256;  // the name of the device comes first
+    const std::string prefix = "gfx";
+    const char* const found = std::search(properties + NAME_BYTES, std::end(properties) - 16,
+                                          prefix.begin(), prefix.end());
+    const int number = static_cast<int>(std::strtol(found + prefix.size(), nullptr, 16));
+    if (!is_gfx(number))
+        throw DeviceError(
+            DeviceError::unusable_code, INVALID_VALUE,
+            "device " + device_label(device) +
+                " does not name its architecture: update the driver, or use device cpu",
+            true);
+    return number;
+}
+
+thread_local Vendor current_vendor = Vendor::nvidia;
+
 }  // namespace
 
+Vendor cuda::vendor() { return current_vendor; }
+cuda::VendorScope::VendorScope(Vendor vendor) : outer_(current_vendor) { current_vendor = vendor; }
+cuda::VendorScope::~VendorScope() { current_vendor = outer_; }
+
 // Contexts are retained until the process ends (as in torch), because others may use them.
-cuda::ContextScope::ContextScope(int device) {
+cuda::ContextScope::ContextScope(int device) : vendor_(vendor_of(device)) {
+    if (vendor() == Vendor::amd) {
+        int before = 0;
+        hipGetDevice(&before);
+        hipSetDevice(handle_of(device));
+        outer_ = before;
+        return;
+    }
     static std::mutex mutex;
     static std::unordered_map<int, void*> contexts;
     cuCtxPopCurrent.need();  // the destructor must not find it missing
@@ -96,6 +162,10 @@ cuda::ContextScope::ContextScope(int device) {
 }
 
 cuda::ContextScope::~ContextScope() {
+    if (vendor() == Vendor::amd) {
+        hipSetDevice.status(outer_);
+        return;
+    }
     void* context = nullptr;
     cuCtxPopCurrent.status(&context);
 }
@@ -111,69 +181,108 @@ void* cuda::need_function(const char* name) {
     return found;
 }
 
+namespace {
+std::string driver_of(Vendor vendor) {
+    return std::string(vendor == Vendor::amd ? "AMD's" : "NVIDIA's") + " driver, for " +
+           driver_version_text(vendor) + ",";
+}
+}  // namespace
+
 void cuda::refuse_without(const char* name) {
     throw DeviceError(DeviceError::other, FUNCTION_NOT_FOUND,
-                      "NVIDIA's driver, for " + driver_version_text() + ", has no function " +
-                          name + ", which mdcg needs: update the driver, or use device cpu",
+                      driver_of(vendor()) + " has no function " + name +
+                          ", which mdcg needs: update the driver, or use device cpu",
                       true);
 }
 
 void cuda::check(int status, const char* what) {
     if (status == 0) return;
-    const auto describe = [&](const char* function) {
+    const bool amd = vendor() == Vendor::amd;
+    const auto describe = [&](const char* cuda_name, const char* hip_name) {
         const char* text = nullptr;
-        const auto run = symbol<int (*)(int, const char**)>(function);
-        if (run != nullptr) run(status, &text);
+        if (amd) {
+            const auto run = symbol<const char* (*)(int)>(hip_name);
+            if (run != nullptr) text = run(status);
+        } else {
+            const auto run = symbol<int (*)(int, const char**)>(cuda_name);
+            if (run != nullptr) run(status, &text);
+        }
         return text != nullptr ? std::string(text) : "error " + std::to_string(status);
     };
     std::string name = what;
     if (const std::size_t end = name.rfind("_v2"); end + 3 == name.size()) name.resize(end);
-    throw DeviceError(
-        kind_of(status), status,
-        name + " failed: " + describe("cuGetErrorString") + ", " + describe("cuGetErrorName"));
+    throw DeviceError(kind_of(status), status,
+                      name + " failed: " + describe("cuGetErrorString", "hipGetErrorString") +
+                          ", " + describe("cuGetErrorName", "hipGetErrorName"));
 }
 
-int driver_version() {
-    int version = 0;
-    cuda::cuDriverGetVersion(&version);
-    return version;
+std::string device_label(int device) {
+    return device >= FIRST_HIP_DEVICE ? "hip:" + std::to_string(device - FIRST_HIP_DEVICE)
+                                      : "cuda:" + std::to_string(device);
 }
 
-int available_driver_version() {
+std::string target_name(int capability) {
+    if (!is_gfx(capability)) return "sm_" + std::to_string(capability);
+    char text[16];
+    std::snprintf(text, sizeof text, "gfx%x", static_cast<unsigned>(capability));
+    return text;
+}
+
+int driver_version(Vendor vendor) {
+    const cuda::VendorScope scope(vendor);
+    cuda::cuDriverGetVersion.need();
+    return available_driver_version(vendor);
+}
+
+int available_driver_version(Vendor vendor) {
+    const cuda::VendorScope scope(vendor);
+    const bool amd = vendor == Vendor::amd;
     try {
         int version = 0;
-        const auto run = symbol<int (*)(int*)>("cuDriverGetVersion");
-        return run != nullptr && run(&version) == 0 ? version : 0;
+        const auto run = symbol<int (*)(int*)>(amd ? "hipDriverGetVersion" : "cuDriverGetVersion");
+        if (run == nullptr || run(&version) != 0) return 0;
+        // HIP: 10,000,000 * major + 100,000 * minor + patch
+        return amd ? version / 10000000 * 1000 + version / 100000 % 100 * 10 : version;
     } catch (const std::runtime_error&) {
         return 0;
     }
 }
 
-std::string driver_version_text() {
-    const int version = available_driver_version();
-    if (version == 0) return "an unknown version of CUDA";
-    return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+std::string driver_version_text(Vendor vendor) {
+    const int version = available_driver_version(vendor);
+    const std::string kind = vendor == Vendor::amd ? "HIP" : "CUDA";
+    if (version == 0) return "an unknown version of " + kind;
+    return kind + " " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-int device_count() {
+int device_count(Vendor vendor) {
+    const cuda::VendorScope scope(vendor);
     int count = 0;
     cuda::cuDeviceGetCount(&count);
     return count;
 }
 
 std::string device_name(int device) {
+    const cuda::VendorScope scope(vendor_of(device));
     char name[256] = {};
     cuda::cuDeviceGetName(name, sizeof name - 1, handle_of(device));
     return name;
 }
 
-int device_multiprocessors(int device) { return attribute(device, MULTIPROCESSORS); }
+int device_multiprocessors(int device) {
+    const bool amd = vendor_of(device) == Vendor::amd;
+    return attribute(device, amd ? HIP_MULTIPROCESSORS : MULTIPROCESSORS);
+}
 
 int compute_capability(int device) {
-    return 10 * attribute(device, MAJOR) + attribute(device, MINOR);
+    if (vendor_of(device) == Vendor::nvidia)
+        return 10 * attribute(device, MAJOR) + attribute(device, MINOR);
+    const cuda::VendorScope scope(Vendor::amd);
+    return gfx_number(device);
 }
 
 std::array<unsigned char, 16> device_uuid(int device) {
+    const cuda::VendorScope scope(vendor_of(device));
     std::array<unsigned char, 16> uuid{};
     cuda::cuDeviceGetUuid(uuid.data(), handle_of(device));
     return uuid;
@@ -182,15 +291,17 @@ std::array<unsigned char, 16> device_uuid(int device) {
 void launch_kernel(int device, std::uintptr_t function, std::int64_t blocks, int threads,
                    int shared_bytes, std::uintptr_t stream, const void* arguments, bool early,
                    const char* what) {
-    constexpr std::int64_t MOST_BLOCKS = 2147483647;  // along x
-    if (blocks > MOST_BLOCKS)
+    const bool amd = vendor_of(device) == Vendor::amd;
+    // along x; HIP counts the threads of a grid in 32 bits
+    const std::int64_t most = amd ? 4294967295 / threads : 2147483647;
+    if (blocks > most)
         throw DeviceError(DeviceError::other, INVALID_VALUE,
                           std::string(what) + " takes " + std::to_string(blocks) +
-                              " blocks, and a grid has at most " + std::to_string(MOST_BLOCKS) +
+                              " blocks, and a grid has at most " + std::to_string(most) +
                               ": evaluate a smaller system, or use more devices",
                           true);
     const ContextScope scope(device);
-    static const bool starts_early = cuda::cuLaunchKernelEx.available();  // from CUDA 11.8 on
+    early = early && cuda::cuLaunchKernelEx.available();  // from CUDA 11.8 on
     void* parameters[1] = {const_cast<void*>(arguments)};
     cuda::LaunchAttribute attribute;
     cuda::LaunchConfig config;
@@ -200,11 +311,10 @@ void launch_kernel(int device, std::uintptr_t function, std::int64_t blocks, int
     config.stream = pointer(stream);
     config.attributes = &attribute;
     const int status =
-        early && starts_early
-            ? cuda::cuLaunchKernelEx.status(&config, pointer(function), parameters, nullptr)
-            : cuda::cuLaunchKernel.status(pointer(function), config.blocks, 1, 1, config.threads, 1,
-                                          1, config.shared_bytes, config.stream, parameters,
-                                          nullptr);
+        early ? cuda::cuLaunchKernelEx.status(&config, pointer(function), parameters, nullptr)
+              : cuda::cuLaunchKernel.status(pointer(function), config.blocks, 1, 1, config.threads,
+                                            1, 1, config.shared_bytes, config.stream, parameters,
+                                            nullptr);
     cuda::check(status, what);
 }
 
@@ -221,7 +331,9 @@ std::uintptr_t DeviceModule::function(const std::string& name, int shared_bytes)
     const ContextScope scope(device_);
     void* found = nullptr;
     cuda::cuModuleGetFunction(&found, module_, name.c_str());
-    if (shared_bytes > 0) cuda::cuFuncSetAttribute(found, DYNAMIC_SHARED, shared_bytes);
+    // HIP needs no leave for more shared memory
+    if (shared_bytes > 0 && cuda::vendor() == Vendor::nvidia)
+        cuda::cuFuncSetAttribute(found, DYNAMIC_SHARED, shared_bytes);
     return reinterpret_cast<std::uintptr_t>(found);
 }
 

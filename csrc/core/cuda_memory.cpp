@@ -28,8 +28,8 @@ std::string mebibytes(std::size_t bytes) {
     // A failure here must not hide the lack of memory.
     cuda::cuMemGetInfo.status(&memory.free, &memory.total);
     throw DeviceError(DeviceError::out_of_memory, OUT_OF_MEMORY,
-                      "out of memory on device cuda:" + std::to_string(device) + ": " +
-                          mebibytes(bytes) + " are wanted, and " + mebibytes(memory.free) + " of " +
+                      "out of memory on device " + device_label(device) + ": " + mebibytes(bytes) +
+                          " are wanted, and " + mebibytes(memory.free) + " of " +
                           mebibytes(memory.total) +
                           " are free: evaluate a smaller system, or use more devices",
                       true);
@@ -38,8 +38,8 @@ std::string mebibytes(std::size_t bytes) {
 [[noreturn]] void no_pinned_memory(int device, std::size_t bytes) {
     throw DeviceError(DeviceError::out_of_memory, OUT_OF_MEMORY,
                       "out of page-locked host memory: the driver does not give " +
-                          mebibytes(bytes) +
-                          " for copies from and to device cuda:" + std::to_string(device) +
+                          mebibytes(bytes) + " for copies from and to device " +
+                          device_label(device) +
                           ": evaluate a smaller system, or run fewer processes on this machine",
                       true);
 }
@@ -149,7 +149,7 @@ void DeviceMemory::reserve(std::size_t bytes) {
     std::uint64_t found = 0;
     const int status = cuda::cuMemAlloc.status(&found, bytes);
     if (status == OUT_OF_MEMORY) no_memory(device_, bytes);
-    cuda::check(status, "cuMemAlloc");
+    cuda::check(status, cuda::cuMemAlloc.name());
     address_ = found;
     bytes_ = bytes;
 }
@@ -202,7 +202,7 @@ void PinnedMemory::reserve(std::size_t bytes) {
     void* found = nullptr;
     const int status = cuda::cuMemHostAlloc.status(&found, bytes, 0);
     if (status == OUT_OF_MEMORY) no_pinned_memory(device_, bytes);
-    cuda::check(status, "cuMemHostAlloc");
+    cuda::check(status, cuda::cuMemHostAlloc.name());
     data_ = found;
     bytes_ = bytes;
 }
@@ -210,6 +210,27 @@ void PinnedMemory::reserve(std::size_t bytes) {
 void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 
 // -- captured graphs -----------------------------------------------------------------------------
+
+namespace {
+
+// Puts a new graph in place of an older one. Returns false where that is not possible.
+bool update_graph(void* executable, void* graph) {
+    int status = 0;
+    if (cuda::vendor() == Vendor::amd) {
+        if (!cuda::hipGraphExecUpdate.available()) return false;
+        void* node = nullptr;
+        int result = 0;
+        status = cuda::hipGraphExecUpdate.status(executable, graph, &node, &result);
+    } else {
+        if (!cuda::cuGraphExecUpdate.available()) return false;  // from CUDA 12 on
+        cuda::UpdateResult result;
+        status = cuda::cuGraphExecUpdate.status(executable, graph, &result);
+    }
+    if (status != 0 && status != GRAPH_UPDATE_FAILURE) cuda::check(status, "the update of a graph");
+    return status == 0;
+}
+
+}  // namespace
 
 CapturedGraph::~CapturedGraph() { clear(); }
 
@@ -235,12 +256,7 @@ void CapturedGraph::end(const DeviceStream& stream) {
     const auto destroy = [](void* g) { cuda::cuGraphDestroy.status(g); };
     const std::unique_ptr<void, decltype(destroy)> owner(graph, destroy);
     if (executable_ != nullptr) {
-        static const bool updates = cuda::cuGraphExecUpdate.available();  // from CUDA 12 on
-        cuda::UpdateResult result;
-        const int status = updates ? cuda::cuGraphExecUpdate.status(executable_, graph, &result)
-                                   : GRAPH_UPDATE_FAILURE;
-        if (status == 0) return;
-        if (status != GRAPH_UPDATE_FAILURE) cuda::check(status, "cuGraphExecUpdate");
+        if (update_graph(executable_, graph)) return;
         clear();
     }
     cuda::cuGraphInstantiate(&executable_, graph, 0);

@@ -1,5 +1,6 @@
 // Devices: memory, streams, captured graphs, kernels and handles between processes. This is the
-// only interface to a vendor's driver; cuda_device.cpp and cuda_memory.cpp implement it for CUDA.
+// only interface to a vendor's driver; cuda_device.cpp and cuda_memory.cpp implement it for CUDA
+// and for AMD's HIP, whose functions have the same shape.
 #pragma once
 
 #include <array>
@@ -15,6 +16,14 @@ namespace mdcg {
 
 // No device: the kernels of a package are only listed.
 constexpr int NO_DEVICE = -1;
+// Number of device "hip:0". Devices of NVIDIA begin with 0, "cuda:0".
+constexpr int FIRST_HIP_DEVICE = 1 << 16;
+
+enum class Vendor { nvidia, amd };
+inline Vendor vendor_of(int device) {
+    return device >= FIRST_HIP_DEVICE ? Vendor::amd : Vendor::nvidia;
+}
+std::string device_label(int device);  // "cuda:0", "hip:0"
 
 // An error of the driver.
 class DeviceError : public std::runtime_error {
@@ -42,22 +51,25 @@ private:
 };
 
 // These throw std::runtime_error if there is no driver, and DeviceError if it fails.
-int device_count();
+int device_count(Vendor vendor);
 std::string device_name(int device);
 int device_multiprocessors(int device);
-// 10 * major + minor.
+// 10 * major + minor; of AMD's devices, the hexadecimal number in gfx90a, which is always larger.
 int compute_capability(int device);
+constexpr int FIRST_GFX = 0x700;
+inline bool is_gfx(int capability) { return capability >= FIRST_GFX; }
+std::string target_name(int capability);  // "sm_90", "gfx90a"
 struct BytesOfDevice {
     std::size_t free = 0, total = 0;
 };
 BytesOfDevice device_memory(int device);
 // The same for one device in all processes.
 std::array<unsigned char, 16> device_uuid(int device);
-// The version of CUDA that the driver is made for: 1000 * major + 10 * minor.
-int driver_version();
-std::string driver_version_text();  // "CUDA 12.4"
+// The version of CUDA that the driver is made for, or that of HIP: 1000 * major + 10 * minor.
+int driver_version(Vendor vendor);
+std::string driver_version_text(Vendor vendor);  // "CUDA 12.4", "HIP 6.2"
 // driver_version() without starting the driver; 0 if there is none.
-int available_driver_version();
+int available_driver_version(Vendor vendor);
 
 // A stream of a device: work that is enqueued on it runs in order. With NO_DEVICE, all operations
 // do nothing.

@@ -394,12 +394,14 @@ mdcg_status mdcg_find_device(const char* name, mdcg_device* device) {
         need(name, "name");
         mdcg_device out = read_struct(device, "mdcg_device");
         out.number = mdcg::parse_device(name);
-        if (out.number < 0) bad_argument("device is 'cpu', expected 'cuda' or 'cuda:N'");
+        if (out.number < 0)
+            bad_argument("device is 'cpu', expected 'cuda', 'cuda:N', 'hip' or 'hip:N'");
         mdcg::guarded(out.number, [&] {
-            out.count = mdcg::device_count();
+            out.count = mdcg::device_count(mdcg::vendor_of(out.number));
             const auto uuid = mdcg::device_uuid(out.number);
             std::copy(uuid.begin(), uuid.end(), out.uuid);
         });
+        out.number %= mdcg::FIRST_HIP_DEVICE;
         std::memcpy(device, &out, sizeof out);
     });
 }

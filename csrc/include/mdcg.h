@@ -49,7 +49,8 @@ typedef struct mdcg_model mdcg_model;
 
 typedef struct mdcg_options {
     size_t size;         /* sizeof(mdcg_options) */
-    const char* device;  /* "cpu", "cuda" (the first) or "cuda:N"; null: "cpu" */
+    const char* device;  /* "cpu", "cuda" (the first), "cuda:N", "hip" or "hip:N" (AMD);
+                            null: "cpu" */
     const char* kernels; /* null or "auto": kernels of the cache; if they are missing, Python is
                             started to make them, and if it cannot, generic kernels run (on devices
                             that is an error). "generic": only with device "cpu". "generated": an
@@ -109,7 +110,7 @@ typedef struct mdcg_info {
 
 typedef struct mdcg_device {
     size_t size;
-    int number;             /* of the device in this process, as in "cuda:N" */
+    int number;             /* of the device in this process, as in "cuda:N" or "hip:N" */
     int count;              /* devices that this process sees */
     unsigned char uuid[16]; /* the same for the same device in all processes */
 } mdcg_device;
@@ -282,7 +283,8 @@ MDCG_API void mdcg_set_interrupt(int (*poll)(void* context), void* context);
  * function of the library runs. */
 MDCG_API void mdcg_set_notice(void (*tell)(void* context, const char* sentence), void* context);
 
-/* Looks for a driver and for device "cuda" or "cuda:N". MDCG_ERROR_DEVICE says what is missing. */
+/* Looks for a driver and for device "cuda", "cuda:N", "hip" or "hip:N". MDCG_ERROR_DEVICE says what
+ * is missing. */
 MDCG_API mdcg_status mdcg_find_device(const char* name, mdcg_device* device);
 
 /* Opens a package. It is checked, and contains no code. `options` null: all defaults. On failure

@@ -20,8 +20,10 @@
 struct WarpThread {
     unsigned x;
 };
+#undef threadIdx
+#undef blockDim
 // The compiler knows that all lanes have the same warp.
-#define threadIdx                                                                        \
+#define threadIdx                                                                            \
     (WarpThread{__builtin_amdgcn_readfirstlane(__builtin_amdgcn_workitem_id_x() / 64) * 32 + \
                 __builtin_amdgcn_workitem_id_x() % 32})
 #define blockDim (WarpThread{unsigned(__builtin_amdgcn_workgroup_size_x()) / 2})
@@ -31,7 +33,7 @@ struct WarpThread {
 
 // The second number of CUDA, blocks for each multiprocessor, has no counterpart.
 #define MDCG_BOUND(THREADS, ...) \
-    __attribute__((amdgpu_flat_work_group_size(1, (THREADS)*MDCG_SPREAD)))
+    __attribute__((amdgpu_flat_work_group_size(1, (THREADS) * MDCG_SPREAD)))
 #define __launch_bounds__(...) MDCG_BOUND(__VA_ARGS__, 0)
 
 namespace hip {
@@ -63,7 +65,8 @@ template <typename V>
 __device__ __forceinline__ unsigned equal(V value) {
     unsigned found = 0;
 #pragma unroll
-    for (int lane = 0; lane < 32; ++lane) found |= unsigned(__shfl(value, lane, 32) == value) << lane;
+    for (int lane = 0; lane < 32; ++lane)
+        found |= unsigned(__shfl(value, lane, 32) == value) << lane;
     return found;
 }
 
@@ -113,3 +116,6 @@ __device__ __forceinline__ void copy(T* to, const T* from, int bytes) {
 #define __ldcs(address) (*(address))
 #define __stcs(address, value) (*(address) = (value))
 #define __fdividef(a, b) ((a) / (b))
+
+// Functions without a mark are for devices, too, as with NVRTC's option -default-device.
+#pragma clang force_cuda_host_device begin

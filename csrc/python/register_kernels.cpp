@@ -15,6 +15,7 @@
 #include "core/kernel_cache.hpp"
 #include "core/notice.hpp"
 #include "core/process.hpp"
+#include "engine/cuda/devices.hpp"
 #include "engine/cuda/kernels.hpp"
 #include "engine/cuda/model.hpp"
 #include "engine/error.hpp"
@@ -99,9 +100,9 @@ void tell_listener(const std::string& sentence) {
 
 py::list cuda_kernel_sources(const std::string& path, const std::string& target,
                              const std::string& passes) {
-    const int capability = mdcg::parse_cuda_target(target);
+    const int capability = mdcg::parse_device_target(target);
     if (capability == 0)
-        mdcg::bad_argument("target is '" + target + "', expected one such as 'sm_90'");
+        mdcg::bad_argument("target is '" + target + "', expected one such as 'sm_90' or 'gfx90a'");
     std::vector<mdcg::CudaKernelSource> texts;
     {
         py::gil_scoped_release release;
@@ -146,10 +147,21 @@ void register_cuda(py::module_& m) {
         py::arg("device"));
     m.def("cuda_device_name", &mdcg::device_name, py::arg("device"));
     m.def(
-        "cuda_driver_version", [] { return mdcg::driver_version(); },
+        "cuda_driver_version", [] { return mdcg::driver_version(mdcg::Vendor::nvidia); },
         "Return the version of CUDA that the driver is made for, as 1000 * major + 10 * minor.");
-    m.def("cuda_available_version", &mdcg::available_driver_version,
-          "Return the same without starting the driver; 0 where there is none.");
+    m.def(
+        "cuda_available_version",
+        [] { return mdcg::available_driver_version(mdcg::Vendor::nvidia); },
+        "Return the same without starting the driver; 0 where there is none.");
+    m.def(
+        "hip_available_version", [] { return mdcg::available_driver_version(mdcg::Vendor::amd); },
+        "Return the same of AMD's driver and HIP.");
+    m.def("parse_device", &mdcg::parse_device, py::arg("name"),
+          "Return the number of a device such as \"cuda:1\" or \"hip\"; -1 for \"cpu\".");
+    m.def(
+        "device_target",
+        [](int device) { return mdcg::target_name(mdcg::compute_capability(device)); },
+        py::arg("device"), "Return a device's architecture, \"sm_90\" or \"gfx90a\".");
 }
 
 }  // namespace

@@ -181,9 +181,10 @@ class PackageBackend:
         if not paths:
             raise ValueError("the committee is empty, expected one package or more")
         self.device = "cpu" if options.device is None else str(options.device)
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+        if not re.fullmatch(r"cpu|(cuda|hip)(:\d+)?", self.device):
             raise DeviceError(
-                f"device is {self.device!r}, expected 'cpu', 'cuda' or 'cuda:N' for a package"
+                f"device is {self.device!r}, expected 'cpu', 'cuda', 'cuda:N', 'hip' or 'hip:N' "
+                "for a package"
             )
         self._options = replace(options, device=self.device)
         # absolute, because the working folder may differ when a copy is opened

@@ -69,7 +69,14 @@ def collect() -> dict[str, Any]:
             "instruction set used": _try(_instruction_set),
         },
         "compiler": _try(_compiler),
-        "gpu": {"devices": _try(_gpus), "driver": _try(_driver), "NVRTC": _try(_nvrtc)},
+        "gpu": {
+            "devices": _try(lambda: _gpus("cuda")),
+            "driver": _try(_driver),
+            "NVRTC": _try(_nvrtc),
+            "AMD devices": _try(lambda: _gpus("hip")),
+            "AMD driver": _try(_hip_driver),
+            "hiprtc": _try(_hiprtc),
+        },
         "kernel cache": _try(_cache),
         "variables": {
             **{
@@ -137,16 +144,15 @@ def _version_of(compiler: str) -> str:
     return done.stdout.splitlines()[0]
 
 
-def _gpus() -> list[str] | str:
-    """Return architecture and name of every device that the driver gives to this process."""
+def _gpus(kind: str) -> list[str] | str:
+    """Return architecture and name of every device that a driver gives to this process."""
     from .. import _core
 
     found: list[str] = []
     while True:
         try:
-            number = len(found)
-            target = f"sm_{_core.cuda_compute_capability(number)}"
-            found.append(f"{target} {_core.cuda_device_name(number)}")
+            number = _core.parse_device(f"{kind}:{len(found)}")
+            found.append(f"{_core.device_target(number)} {_core.cuda_device_name(number)}")
         except RuntimeError as error:
             return found or f"none ({error})"
 
@@ -156,6 +162,23 @@ def _driver() -> str:
 
     major, minor = divmod(_core.cuda_available_version() // 10, 100)
     return f"for CUDA {major}.{minor}" if major else "none"
+
+
+def _hip_driver() -> str:
+    from .. import _core
+
+    major, minor = divmod(_core.hip_available_version() // 10, 100)
+    return f"for HIP {major}.{minor}" if major else "none"
+
+
+def _hiprtc() -> str:
+    from ..runtime.hiprtc import find_hiprtc
+
+    try:
+        library, path = find_hiprtc()
+    except KernelCompileError as error:
+        return f"none ({error})"
+    return f"{'.'.join(map(str, library.version))}, {path}"
 
 
 def _nvrtc() -> str:

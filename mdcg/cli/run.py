@@ -81,7 +81,7 @@ def add_parser(commands: Any) -> None:
     add("--cell", action="store_true", default=None, help="relax the cell, too")
     add("--seed", type=_whole, default=0, metavar="N", help="of velocities and nvt (default 0)")
     model = parser.add_argument_group("model")
-    model.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
+    model.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:N, hip or hip:N")
     model.add_argument("--skin", type=_number, metavar="Å", help="of neighbour lists (default 1)")
     text = "of a checkpoint with several heads; of a package, it must be its own"
     model.add_argument("--head", metavar="NAME", help=text)

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import KernelCompileError, UnsupportedProblemError, format_table
-from . import selftest_engine
+from . import device_test, selftest_engine
 from ._common import OK, heavy_work, sentence
 
 if TYPE_CHECKING:
@@ -87,8 +88,11 @@ def add_parser(commands: Any) -> None:
         help="check the engine and, with torch, the kernels of patched models",
         description="Check energies and forces of the engine, with generic and generated kernels. "
         "Where torch is installed, compare the kernels of patched models with a plain computation: "
-        "value, first and second derivatives. What cannot run here is skipped with the reason.",
+        "value, first and second derivatives. What cannot run here is skipped with the reason. "
+        "With --device, compare the engine on a device with the CPU, and time it.",
     )
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:N, hip or hip:N")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("-v", "--verbose", action="store_true", help="log what is compiled")
     parser.set_defaults(run=run)
@@ -96,9 +100,13 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table; return 3 if an error is above its limit."""
+    of_device = options.device is not None
     with heavy_work(logging.INFO if options.verbose else logging.WARNING):
-        results = compare()
-    print(json.dumps(results, indent=2) if options.json else show(results))
+        results = device_test.test_device(options.device) if of_device else compare()
+    text = json.dumps(results, indent=2, ensure_ascii=False)
+    if options.report is not None:
+        options.report.write_text(text + "\n", encoding="utf-8")
+    print(text if options.json else (device_test.show if of_device else show)(results))
     return OK if results["passed"] else 3
 
 

@@ -50,8 +50,8 @@ def add_kernels(commands: Any) -> None:
         "--target",
         action="append",
         required=True,
-        help="native (this CPU), x86-64-v2, -v3 or -v4, or sm_80, sm_90 and the like for CUDA "
-        "devices; may be given several times",
+        help="native (this CPU), x86-64-v2, -v3 or -v4, sm_80, sm_90 and the like for CUDA "
+        "devices, gfx90a and the like for AMD's; may be given several times",
     )
     add("-o", "--output", type=Path, metavar="FILE.mdcg-kernels", help="default: the cache")
     add("--again", action="store_true", help="compile kernels again that are in the cache")

@@ -1,8 +1,8 @@
 """Writes the text of a package's convolution and contraction kernels.
 
 Operands are the engine's rows: component-major blocks, multiplicities rounded up to 64 bytes. CUDA
-text is the same for all devices of compute capability 8.0 or later; the compiler adapts it to the
-device.
+text is the same for all devices of compute capability 8.0 or later, and AMD's compiler reads it,
+too; the compiler adapts it to the device.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..errors import UnsupportedProblemError
 from ..plan import CudaDevice, plan_cuda
 from ..plan.contraction import plan_contraction_cuda
 from ..problem import ConvProblem, Irreps, SymmetricContractionProblem
+from ..runtime.hiprtc import WAVEFRONT_PER_WARP
 
 #: Passes of a layer. A convolution reads weights per edge, or a table of weights by length.
 PASSES = ("forward", "backward", "table_forward", "table_backward")
@@ -30,6 +31,9 @@ _DEVICE = CudaDevice(80)
 # The oldest device of each class, and the bytes of shared memory that a block can have on all
 # devices of the class. Since H100, data-centre devices have more than others.
 _SHARED = ((_DEVICE, LEAST_SHARED), (CudaDevice(90), 220 * 1024), (CudaDevice(120), LEAST_SHARED))
+
+# AMD's devices, and the bytes of shared memory that a block can have there.
+_HIP, _HIP_SHARED = CudaDevice(0x900), 64 * 1024
 
 
 def padded_problem(problem: ConvProblem) -> ConvProblem:
@@ -76,6 +80,8 @@ def cuda_passes(
                     made = _emit(layer, kind, tensors, shared)
                     if made is not None and (not variants or made[0] != variants[-1][1]):
                         variants.append((device, *made))
+                if layer["type"] == "conv" and variants:
+                    variants.append((_HIP, *_for_wavefronts(layer, kind, tensors)))
             except UnsupportedProblemError:
                 break
             for device, kernel, widths in variants:
@@ -83,6 +89,43 @@ def cuda_passes(
                 programs.update((text_key(text), text) for text in texts)
                 found.append(_pass(number, kind, device, kernel, widths))
     return found, programs
+
+
+def _for_wavefronts(
+    layer: Mapping[str, Any], kind: str, tensors: Container[str]
+) -> tuple[CudaKernel, dict[str, int]]:
+    """Return a convolution for AMD's devices, where each warp is a wavefront with idle lanes."""
+    made = _emit(layer, kind, tensors, _HIP_SHARED)
+    if made is None:
+        raise AssertionError(f"a convolution has no {kind} pass")
+    kernel, widths = made
+    entries = tuple(
+        replace(
+            entry,
+            threads=2 * entry.threads,
+            max_warp_groups=min(entry.max_warp_groups, _HIP_SHARED // max(1, entry.shared_bytes)),
+        )
+        for entry in kernel.entries
+    )
+    return replace(
+        kernel,
+        source=WAVEFRONT_PER_WARP + kernel.source,
+        programs=tuple(WAVEFRONT_PER_WARP + text for text in kernel.programs),
+        entries=entries,
+    ), widths
+
+
+def programs_for(target: str, passes: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the keys of the programs that devices of an architecture can need."""
+    hip = target.startswith("gfx")
+    chosen: dict[tuple[int, str, str], Mapping[str, Any]] = {}
+    for number, found in enumerate(passes):
+        if found["target"].startswith("gfx") > hip:
+            continue
+        # devices of AMD take the last variant of a pass, others one of several
+        which = "" if hip else str(number)
+        chosen[found["layer"], found["pass"], which] = found
+    return {key for found in chosen.values() for key in found["programs"]}
 
 
 def _pass(

@@ -33,13 +33,22 @@ TARGETS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 _BINARY = "package.mdcg-kernels"  # same as in csrc/engine/kernels/kernel_finder.cpp
 # Compute capability of the oldest supported devices.
 _OLDEST = 80
+_OLDEST_GFX = 0x900
 
 
 def check_targets(targets: Sequence[str]) -> None:
     """Refuse targets that are unknown or that the installed NVRTC does not compile for."""
+    from ..runtime.hiprtc import find_hiprtc
     from ..runtime.nvrtc import nvrtc_for
 
     for target in targets:
+        if re.fullmatch(r"gfx[0-9a-f]{3,4}", target):
+            if int(target[3:], 16) < _OLDEST_GFX:
+                raise UnsupportedProblemError(
+                    f"target {target}: kernels need gfx900 or later, expected gfx90a and the like"
+                )
+            find_hiprtc()
+            continue
         if re.fullmatch(r"sm_\d{2,3}", target):
             if int(target[3:]) < _OLDEST:
                 raise UnsupportedProblemError(
@@ -50,14 +59,16 @@ def check_targets(targets: Sequence[str]) -> None:
         elif target not in TARGETS and target != _core.host_target("native"):
             raise UnsupportedProblemError(
                 f"target {target} is unknown, expected any of {', '.join(TARGETS)}, or "
-                "sm_80, sm_90, sm_100 and the like for CUDA devices"
+                "sm_80, sm_90, sm_100 and the like for CUDA devices, gfx90a and the like for "
+                "AMD's"
             )
 
 
 def cache_kernels(path: Path, target: str, *, again: bool = False) -> Path:
     """Return the cached file with a package's kernels for one target, which is made if needed.
 
-    The target is one of :data:`TARGETS`, or ``sm_NN`` for CUDA devices, which need not exist here.
+    The target is one of :data:`TARGETS`, or ``sm_NN`` or ``gfxNNN`` for devices, which need not
+    exist here.
     With `again`, cached kernels are compiled again.
     """
     problem = _read_problem(path)
@@ -94,7 +105,7 @@ def device_refusal(path: Path) -> str:
 
 def _label(target: str) -> str:
     """Return a target's name in files and in the cache; "native" becomes this kind of CPU."""
-    return target if target.startswith(("sm_", "native-")) else _core.host_target(target)
+    return target if target.startswith(("sm_", "gfx", "native-")) else _core.host_target(target)
 
 
 def _read_problem(path: Path) -> str:
@@ -107,7 +118,7 @@ def _read_problem(path: Path) -> str:
 
 def compile_kernels(path: Path, targets: Sequence[str], *, again: bool = False) -> bytes:
     """Return the contents of a file with the kernels of a package; see :func:`cache_kernels`."""
-    from .cuda_kernels import cuda_passes
+    from .cuda_kernels import cuda_passes, programs_for
     from .file import encode
 
     check_targets(targets)
@@ -123,14 +134,16 @@ def compile_kernels(path: Path, targets: Sequence[str], *, again: bool = False) 
         "devices": {},
         "passes": [],
     }
-    devices = [target for target in targets if target.startswith("sm_")]
+    devices = [target for target in targets if target.startswith(("sm_", "gfx"))]
     for target in targets:
         if target not in devices:
             manifest["host"][_label(target)] = _compile_host(content, target, tensors, again)
     if devices:
         manifest["passes"], programs = cuda_passes(content["layers"], content["tensors"])
         for target in devices:
-            texts = programs | _engine_texts(path, target, manifest["passes"])
+            wanted = programs_for(target, manifest["passes"])
+            texts = {key: text for key, text in programs.items() if key in wanted}
+            texts |= _engine_texts(path, target, manifest["passes"])
             manifest["devices"][target] = _compile_device(texts, target, tensors, again)
     return encode(manifest, tensors, KEY)
 
@@ -168,6 +181,7 @@ def _compile_device(
 ) -> dict[str, Any]:
     """Add machine code to the tensors; return the manifest's entry of the target."""
     from ..runtime.cuda_build import discard_cuda_kernel, load_cuda_kernels
+    from ..runtime.hiprtc import find_hiprtc
     from ..runtime.nvrtc import find_nvrtc
 
     for text in texts.values() if again else ():
@@ -176,5 +190,6 @@ def _compile_device(
     code = {key: f"{target}.{key}" for key in texts}
     for key, binary in zip(texts, built, strict=True):
         tensors[code[key]] = np.frombuffer(binary, dtype=np.uint8)
-    version = find_nvrtc()[0].version
-    return {"nvrtc": ".".join(map(str, version)), "code": code}
+    hip = target.startswith("gfx")
+    version = (find_hiprtc() if hip else find_nvrtc())[0].version
+    return {"hiprtc" if hip else "nvrtc": ".".join(map(str, version)), "code": code}

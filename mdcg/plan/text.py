@@ -16,8 +16,8 @@ class CudaTarget:
 
     @property
     def target(self) -> str:
-        """Name of the architecture, such as ``"sm_90"``."""
-        return f"sm_{self.capability}"
+        """Name of the architecture, such as ``"sm_90"`` or ``"gfx90a"``."""
+        return f"gfx{self.capability:x}" if self.capability >= 0x700 else f"sm_{self.capability}"
 
 
 class Plan:

@@ -1,8 +1,8 @@
-"""Gets CUDA kernels from memory, from the cache, or from NVRTC, several at a time on threads.
+"""Gets kernels for devices from memory, from the cache, or from a compiler, several at a time.
 
-NVRTC compiles on the thread that calls it, without Python's lock. With enough cores, several
-programs take as long as the longest one. An error on such a thread is raised by the call that asks
-for the kernel.
+NVRTC, or hiprtc for AMD's devices, compiles on the thread that calls it, without Python's lock.
+With enough cores, several programs take as long as the longest one. An error on such a thread is
+raised by the call that asks for the kernel.
 """
 
 from __future__ import annotations
@@ -17,13 +17,24 @@ from pathlib import Path
 from .. import _core
 from ..env import usable_cores
 from ..errors import KernelCompileError
+from . import hiprtc
 from .cache import announce_compilation, find_or_compile
 from .compiler import count_compiled, count_loaded
 from .nvrtc import FLAGS, compile_cuda, nvrtc_for
 
-_BINARY = "kernel.cubin"
+_BINARY = "kernel.cubin"  # for AMD, a code object
 
 Key = tuple[str, str]  # architecture, content key
+
+
+def _is_hip(target: str) -> bool:
+    return target.startswith("gfx")
+
+
+def _key(source: str, target: str) -> str:
+    if _is_hip(target):
+        return _core.KernelCache.key(hiprtc.hip_text(source), *hiprtc.FLAGS)
+    return _core.KernelCache.key(source, *FLAGS)
 
 
 class _Builds:
@@ -35,7 +46,7 @@ class _Builds:
         self.futures: dict[Key, Future[bytes]] = {}
 
     def start(self, source: str, target: str) -> Future[bytes]:
-        key = (target, _core.KernelCache.key(source, *FLAGS))
+        key = (target, _key(source, target))
         with self.lock:
             found = self.futures.get(key)
             # a failure is not kept: its cause may be gone
@@ -77,11 +88,17 @@ os.register_at_fork(after_in_child=_reset)
 
 
 def _build(source: str, target: str, folder: Path) -> None:
-    nvrtc_for(target)
+    if _is_hip(target):
+        hiprtc.find_hiprtc()
+    else:
+        nvrtc_for(target)
     announce_compilation("kernels")
     (folder / "kernel.cu").write_text(source)
     start = time.perf_counter()
-    cubin, _ = compile_cuda(source, target)
+    if _is_hip(target):
+        cubin = hiprtc.compile_hip(source, target)
+    else:
+        cubin, _ = compile_cuda(source, target)
     (folder / _BINARY).write_bytes(cubin)
     count_compiled(source, target, time.perf_counter() - start)
 
@@ -96,7 +113,8 @@ def _load(source: str, target: str, key: str) -> bytes:
 def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
     """Begin loading or compiling a kernel on a thread, without waiting, if it has not begun.
 
-    The target is an architecture such as ``"sm_90"``. The result is the machine code.
+    The target is an architecture such as ``"sm_90"`` or ``"gfx90a"``. The result is the machine
+    code.
     """
     return _builds.start(source, target)
 
@@ -110,7 +128,7 @@ def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
 
 def discard_cuda_kernel(source: str, target: str) -> None:
     """Forget a kernel that the driver refused, in memory and on disk."""
-    key = _core.KernelCache.key(source, *FLAGS)
+    key = _key(source, target)
     with _builds.lock:
         _builds.futures.pop((target, key), None)
     _core.KernelCache(target, _BINARY).discard(key)

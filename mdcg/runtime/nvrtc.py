@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from .. import _core, env
 from ..errors import KernelCompileError
@@ -23,38 +24,47 @@ class Nvrtc:
     """NVIDIA's run-time compiler, opened by path and never unloaded."""
 
     _COMPILATION_ERROR = 6  # in nvrtcResult; the log says why
+    # AMD's hiprtc has the same functions under other names.
+    _PREFIX, _CODE = "nvrtc", "CUBIN"
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
-        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
-        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        known = (ctypes.c_int * count.value)()
-        self._call("nvrtcGetSupportedArchs", known)
+        self._function("GetErrorString").restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("Version", ctypes.byref(major), ctypes.byref(minor))
         self.version = (major.value, minor.value)
-        self.architectures = list(known)  # 90 for "sm_90"
+        self.architectures = self._architectures()  # 90 for "sm_90"
+
+    def _architectures(self) -> list[int]:
+        count = ctypes.c_int()
+        self._call("GetNumSupportedArchs", ctypes.byref(count))
+        known = (ctypes.c_int * count.value)()
+        self._call("GetSupportedArchs", known)
+        return list(known)
+
+    def _function(self, name: str) -> Any:
+        return getattr(self._library, self._PREFIX + name)
 
     def _call(self, name: str, *arguments: object) -> None:
-        self._check(name, getattr(self._library, name)(*arguments))
+        self._check(name, self._function(name)(*arguments))
 
     def _check(self, name: str, status: int) -> None:
         if status != 0:
-            text = self._library.nvrtcGetErrorString(status).decode()
-            raise RuntimeError(f"{name} failed: {text}")
+            text = self._function("GetErrorString")(status).decode()
+            raise RuntimeError(f"{self._PREFIX}{name} failed: {text}")
 
     def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
-        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        self._call(f"Get{what}Size", program, ctypes.byref(size))
         value = ctypes.create_string_buffer(size.value)
-        self._call(f"nvrtcGet{what}", program, value)
+        self._call(f"Get{what}", program, value)
         return value.raw
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
         """Return success, machine code and log."""
         program = ctypes.c_void_p()
         self._call(
-            "nvrtcCreateProgram",
+            "CreateProgram",
             ctypes.byref(program),
             source.encode(),
             name.encode(),
@@ -64,13 +74,13 @@ class Nvrtc:
         )
         try:
             words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-            status = int(self._library.nvrtcCompileProgram(program, len(options), words))
+            status = int(self._function("CompileProgram")(program, len(options), words))
             log = self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             if status != self._COMPILATION_ERROR and not log:
-                self._check("nvrtcCompileProgram", status)
-            return status == 0, self._bytes(program, "CUBIN") if status == 0 else b"", log
+                self._check("CompileProgram", status)
+            return status == 0, self._bytes(program, self._CODE) if status == 0 else b"", log
         finally:
-            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+            self._function("DestroyProgram")(ctypes.byref(program))
 
 
 def _candidates() -> Iterator[str]:

@@ -14,8 +14,12 @@
 
 #include "runtime.hpp"
 
+#ifdef EMULATED_HIP
+#define __HIP__ 1
+#else
 #define __CUDACC__ 1
 #define __CUDA_ARCH__ 900
+#endif
 
 // Every library of kernels has these variables. The driver sets the pointer.
 extern "C" {
@@ -136,7 +140,8 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 
 // ---- threads that meet -------------------------------------------------------------------------
 
-inline void __syncthreads() { emulation::cuda().barrier(); }
+// Always inlined: the barrier knows where it is called.
+__attribute__((always_inline)) inline void __syncthreads() { emulation::cuda().barrier(); }
 inline void __syncwarp(unsigned mask = ~0u) {
     emulation::Exchanged<int>(mask, emulation::kSync, 0);
 }

@@ -20,7 +20,14 @@ import pytest
 from filelock import FileLock
 
 _SOURCES = Path(__file__).parent
-_DRIVER = ("fake_cuda.cpp", "fake_memory.cpp", "fake_ipc.cpp", "fake_streams.cpp", "fibers.cpp")
+_DRIVER = (
+    "fake_cuda.cpp",
+    "fake_hip.cpp",
+    "fake_memory.cpp",
+    "fake_ipc.cpp",
+    "fake_streams.cpp",
+    "fibers.cpp",
+)
 _NVRTC = ("fake_nvrtc.cpp", "translate.cpp")
 _FLAGS = ("-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
 # faults of kernels end with a long jump, which fortified headers refuse
@@ -75,6 +82,8 @@ def _build(folder: Path) -> None:
     for build in builds:
         _, messages = build.communicate()
         assert build.returncode == 0, messages
+    for name, library in (("libamdhip64.so.6", "libcuda.so.1"), ("libhiprtc.so", "libnvrtc.so")):
+        (folder / name).symlink_to(library)
     for header in _SOURCES.glob("*.hpp"):  # for the compilation of kernels
         shutil.copy(header, folder)
     assert ctypes.CDLL(str(folder / "libnvrtc.so")).emulated_nvrtc_precompile() == 0
@@ -97,6 +106,7 @@ def emulator_environment(**changes: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(_SOURCES), *sys.path]),
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "MDCG_NVRTC_LIB": str(libraries / "libnvrtc.so"),
+        "MDCG_HIPRTC_LIB": str(libraries / "libhiprtc.so"),
         # a separate cache, because real devices cannot run these kernels
         "MDCG_CACHE_DIR": str(libraries / "kernels"),
         **changes,

@@ -39,6 +39,8 @@ int num_devices() { return std::min(8, setting("EMULATED_CUDA_DEVICES", 1)); }
 int driver_version() { return setting("EMULATED_CUDA_VERSION", kNvrtcVersion); }
 int capability() { return setting("EMULATED_CUDA_CAPABILITY", 90); }
 
+constexpr int kHipShared = 64 * 1024;
+
 // Returns the most shared memory of a block. A multiprocessor has 1 KiB more.
 int shared_limit() {
     switch (capability()) {
@@ -256,7 +258,8 @@ EXPORT int cuModuleGetFunction(Function** function, Module* module, const char* 
     const auto* const kernel = static_cast<const emulation::Kernel*>(
         dlsym(module->library, (std::string(name) + "__emulated").c_str()));
     if (kernel == nullptr) return kNotFound;
-    auto made = std::make_unique<Function>(Function{name, module, kernel, kStaticLimit});
+    const int limit = kernel->wavefront == 64 ? kHipShared : kStaticLimit;
+    auto made = std::make_unique<Function>(Function{name, module, kernel, limit});
     *function = made.get();
     module->functions.emplace(name, std::move(made));
     return kSuccess;
@@ -287,8 +290,8 @@ int launch(Function* function, emulation::Dim grid, emulation::Dim block, unsign
     if (grid.x == 0 || grid.x > 2147483647u || block.x == 0) return kInvalidValue;
     if (block.x > unsigned(std::min(kernel.max_threads, 1024))) return kInvalidValue;
     if (int(shared_bytes) > function->dynamic_limit) return kInvalidValue;
-    if (shared_bytes + function->module->static_bytes > std::size_t(shared_limit()))
-        return kInvalidValue;
+    const int most = kernel.wavefront == 64 ? kHipShared : shared_limit();
+    if (shared_bytes + function->module->static_bytes > std::size_t(most)) return kInvalidValue;
     if (kernel.num_parameters != 0 && parameters == nullptr) return kInvalidValue;
     std::vector<std::vector<char>> values;
     for (int i = 0; i < kernel.num_parameters; ++i) {

@@ -23,6 +23,7 @@ constexpr int kArchitectures[] = {75, 80, 86, 89, 90, 100, 120};
 
 struct Program {
     std::string source, cubin, log;
+    bool hip = false;
 };
 
 std::string read(const std::string& path) {
@@ -64,8 +65,13 @@ struct Folder {
 
 // Precompiles the header of all kernels, which takes a third of a small kernel's compilation.
 EXPORT int emulated_nvrtc_precompile() {
-    const std::string header = "'" + own_folder() + "/emulation.hpp'";
-    return std::system((kCompiler + " -x c++-header -o " + header + ".gch " + header).c_str());
+    int status = 0;
+    for (const char* name : {"/emulation.hpp'", "/emulation_hip.hpp'"}) {
+        const std::string header = "'" + own_folder() + name;
+        status +=
+            std::system((kCompiler + " -x c++-header -o " + header + ".gch " + header).c_str());
+    }
+    return status;
 }
 
 EXPORT int nvrtcVersion(int* major, int* minor) {
@@ -101,7 +107,7 @@ EXPORT const char* nvrtcGetErrorString(int status) {
 EXPORT int nvrtcCreateProgram(Program** program, const char* source, const char*, int headers,
                               const char* const*, const char* const*) {
     if (source == nullptr || headers != 0) return kInvalidInput;
-    *program = new Program{source, {}, {}};
+    *program = new Program{source, {}, {}, false};
     return 0;
 }
 EXPORT int nvrtcDestroyProgram(Program** program) {
@@ -119,8 +125,9 @@ EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* o
         return kInternal;
     }
     const std::string base = folder.path + "/kernel";
-    std::ofstream(base + ".cpp") << translate(program->source);
-    const std::string command = kCompiler + " -include '" + own_folder() + "/emulation.hpp' -o " +
+    std::ofstream(base + ".cpp") << translate(program->source, program->hip);
+    const std::string command = kCompiler + " -include '" + own_folder() +
+                                (program->hip ? "/emulation_hip.hpp' -o " : "/emulation.hpp' -o ") +
                                 base + ".so " + base + ".cpp -lm -lc -lgcc > " + folder.path +
                                 "/log 2>&1";
     const int status = std::system(command.c_str());
@@ -145,4 +152,33 @@ EXPORT int nvrtcGetProgramLogSize(Program* program, std::size_t* size) {
 EXPORT int nvrtcGetProgramLog(Program* program, char* log) {
     std::memcpy(log, program->log.c_str(), program->log.size() + 1);
     return 0;
+}
+
+// ---- hiprtc: the same by other names -----------------------------------------------------------
+
+EXPORT int hiprtcVersion(int* major, int* minor) {
+    *major = 6;
+    *minor = 2;
+    return 0;
+}
+EXPORT const char* hiprtcGetErrorString(int status) { return nvrtcGetErrorString(status); }
+EXPORT int hiprtcCreateProgram(Program** program, const char* source, const char* name, int headers,
+                               const char* const* texts, const char* const* names) {
+    const int status = nvrtcCreateProgram(program, source, name, headers, texts, names);
+    if (status == 0) (*program)->hip = true;
+    return status;
+}
+EXPORT int hiprtcDestroyProgram(Program** program) { return nvrtcDestroyProgram(program); }
+EXPORT int hiprtcCompileProgram(Program* program, int count, const char* const* options) {
+    return nvrtcCompileProgram(program, count, options);
+}
+EXPORT int hiprtcGetCodeSize(Program* program, std::size_t* size) {
+    return nvrtcGetCUBINSize(program, size);
+}
+EXPORT int hiprtcGetCode(Program* program, char* code) { return nvrtcGetCUBIN(program, code); }
+EXPORT int hiprtcGetProgramLogSize(Program* program, std::size_t* size) {
+    return nvrtcGetProgramLogSize(program, size);
+}
+EXPORT int hiprtcGetProgramLog(Program* program, char* log) {
+    return nvrtcGetProgramLog(program, log);
 }

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #if !defined(__x86_64__)
@@ -95,9 +96,10 @@ enum State { kReady, kAtBarrier, kAtWarp, kDone };
 struct Fiber : Thread {
     Stack stack;
     State state = kReady;
-    std::uint64_t generation = 0;  // awaited
-    unsigned waits_for = 0;        // mask of a warp
-    int group = 0;                 // of copies
+    std::uint64_t generation = 0;   // awaited
+    unsigned waits_for = 0;         // mask of a warp
+    const void* barrier = nullptr;  // where it waits for the block
+    int group = 0;                  // of copies
     std::vector<Copy> copies;
 };
 
@@ -152,14 +154,28 @@ void wake(unsigned number) {
 
 // ---- barriers ----------------------------------------------------------------------------------
 
+// All lanes of a wavefront must wait at one place, because it arrives at a barrier as a whole.
+void check_wavefronts() {
+    const unsigned lanes = unsigned(running->kernel->wavefront);
+    std::vector<const void*> places(fibers.size() / lanes + 1);
+    for (const unsigned number : at_barrier) {
+        const void*& place = places[number / lanes];
+        if (place == nullptr) place = fibers[number].barrier;
+        if (place != fibers[number].barrier)
+            fail("the halves of a wavefront meet in different barriers");
+    }
+}
+
 void open_if_complete() {
     if (at_barrier.size() < live) return;
+    if (running->kernel->wavefront > int(kWarp)) check_wavefronts();
     for (const unsigned number : at_barrier) wake(number);
     at_barrier.clear();
 }
 
 void barrier() {
     current().state = kAtBarrier;
+    current().barrier = __builtin_return_address(0);
     at_barrier.push_back(current().index.x);
     open_if_complete();
     suspend();
@@ -272,6 +288,21 @@ void reserve_stacks(unsigned threads) {
     reserved = threads;
 }
 
+// HIP's exchanges have no masks: lanes that wait elsewhere do not run, so the others go on. Returns
+// whether there is such an exchange.
+bool go_on_without_others() {
+    if (running->kernel->wavefront == int(kWarp)) return false;
+    for (unsigned w = 0; w < warps.size(); ++w)
+        for (Meeting& meeting : warps[w].meetings) {
+            if (meeting.arrived == 0) continue;
+            const unsigned wanted = std::exchange(meeting.mask, meeting.arrived);
+            close_if_complete(warps[w], w * kWarp, meeting);
+            meeting.mask = wanted;
+            return true;
+        }
+    return false;
+}
+
 void explain_deadlock() {
     unsigned at_warp = 0, lanes = 0;
     for (const Fiber& fiber : fibers) {
@@ -308,7 +339,8 @@ void run_block(const Launch& launch) {
         fiber.copies.clear();
         fiber.stack.prepare(stacks + i * (kStack + kPage) + kPage);
     }
-    while (!ready.empty() && failure == 0) {
+    while (failure == 0) {
+        if (ready.empty() && !go_on_without_others()) break;
         const std::size_t chosen = generator() % ready.size();
         const unsigned number = ready[chosen];
         ready[chosen] = ready.back();

@@ -48,6 +48,7 @@ struct Kernel {
     const std::size_t* sizes;  // bytes of each parameter
     int num_parameters;
     int max_threads;  // threads of a block at most
+    int wavefront;    // lanes that arrive at a barrier together: 32, or 64 for AMD's GPUs
 };
 
 }  // namespace emulation

@@ -237,7 +237,7 @@ std::size_t behind_words(const std::string& s, std::size_t at, const char* first
 
 }  // namespace
 
-std::string translate(const std::string& source) {
+std::string translate(const std::string& source, bool hip) {
     // An anonymous namespace: names of several programs cannot collide, and static memory of
     // templates may have a section.
     std::string text = "namespace {\n#line 1 \"kernel.cu\"\n", kernels;
@@ -267,7 +267,8 @@ std::string translate(const std::string& source) {
                     found.name + "__emulated = {emulation::call<&" + found.name +
                     ">, decltype(emulation::signature(&" + found.name +
                     "))::sizes, emulation::num_parameters<&" + found.name + ">(), " +
-                    (found.bound.empty() ? "1024" : "int(" + found.bound + ")") + "};\n";
+                    (found.bound.empty() ? "1024" : "int(" + found.bound + ")") +
+                    (hip ? " * MDCG_SPREAD, 64};\n" : ", 32};\n");
             external = false;
             end = at + 10;
             text += "__global__";

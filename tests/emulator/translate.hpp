@@ -4,4 +4,5 @@
 #include <string>
 
 // Replaces inline PTX and dynamic shared memory, and adds a description of every kernel.
-std::string translate(const std::string& source);
+// `hip`: of a program that begins with csrc/kernels/hip.cuh.
+std::string translate(const std::string& source, bool hip);

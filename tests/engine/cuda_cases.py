@@ -397,7 +397,7 @@ def test_devices_that_are_not_there(tmp_path: Path) -> None:
     model = ctypes.c_void_p()
     rank = Rank.__new__(Rank)
     rank.lib = library()
-    with pytest.raises(RuntimeError, match="device is 'cuda:', expected 'cpu', 'cuda' or 'cuda:N'"):
+    with pytest.raises(RuntimeError, match="device is 'cuda:', expected 'cpu', 'cuda', 'cuda:N'"):
         rank.open(str(path), model, device="cuda:", kernels="auto")
 
 

@@ -36,17 +36,18 @@ GEMMS = {
         "gemm_tensor": 24,
         "gemm_warpgroup": 24,
     },
-    "float64": {"gemm_tensor": 53},
+    "float64": {"gemm_plain": 0, "gemm_tensor": 53},
 }
 
 
 def gemm_tiles(dtype: str, text: str) -> list[tuple[str, list[int]]]:
     """Return kernel and numbers of the tiles that csrc/engine/cuda/gemm.cpp names."""
     source = (CSRC / "engine/cuda/gemm.cpp").read_text()
-    kind = {"gemm_plain": "PLAIN_TILES", "gemm_warpgroup": "WARPGROUP_TILE"}.get(
+    plain = {"float32": "PLAIN_TILES", "float64": "PLAIN_DOUBLE_TILES"}[dtype]
+    kind = {"gemm_plain": plain, "gemm_warpgroup": "WARPGROUP_TILE"}.get(
         text, {"float32": "TENSOR_TILES", "float64": "DOUBLE_TILES"}[dtype]
     )
-    found = re.search(rf"{kind}\{{(.*?);", source, re.DOTALL)
+    found = re.search(rf"\b{kind}\{{(.*?);", source, re.DOTALL)
     assert found is not None
     rows = re.findall(r'"(\w+)", "\w+",\s+((?:\d+,\s+)+)[\d.]+,\s+[\d.]+\b', found[1])
     assert len(rows) == found[1].count('"gemm_')

@@ -21,7 +21,10 @@ from .cuda_device import Device, gemm_shared_bytes, gemm_tiles, texts
 Array = NDArray[Any]
 PRODUCTS = pytest.mark.parametrize(
     ("dtype", "text"),
-    [("float32", "gemm_plain"), ("float32", "gemm_tensor"), ("float64", "gemm_tensor")],
+    [
+        *(("float32", "gemm_plain"), ("float32", "gemm_tensor")),
+        *(("float64", "gemm_plain"), ("float64", "gemm_tensor")),
+    ],
 )
 TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
 POINTER, INT = ctypes.c_uint64, ctypes.c_int

@@ -26,7 +26,7 @@ CASES = {
     "no value": ("pair_style mdcg threads", "keyword threads needs a value"),
     "device": (
         "pair_style mdcg device tpu",
-        "device is tpu, expected auto, cpu, cuda (one for each rank) or cuda:N",
+        "device is tpu, expected auto, cpu, cuda or hip (one for each rank), cuda:N or hip:N",
     ),
     "number of a device": ("pair_style mdcg device cuda:", "device is cuda:, expected auto, cpu"),
     "precision": (

@@ -1,46 +1,50 @@
 #include "engine/cuda/devices.hpp"
 
-#include <cctype>
 #include <stdexcept>
+#include <string>
 
 #include "engine/error.hpp"
 
 namespace mdcg {
 
-std::string device_label(int device) { return "cuda:" + std::to_string(device); }
-
 int parse_device(const std::string& text) {
     if (text == "cpu") return -1;
-    bool number = text.compare(0, 5, "cuda:") == 0 && text.size() > 5 && text.size() < 9;
-    for (std::size_t i = 5; number && i < text.size(); ++i)
-        number = std::isdigit(static_cast<unsigned char>(text[i])) != 0;
-    if (text != "cuda" && !number)
-        throw EngineError(ErrorKind::unsupported,
-                          "device is '" + text + "', expected 'cpu', 'cuda' or 'cuda:N'");
-    const int device = number ? std::stoi(text.substr(5)) : 0;
+    const std::string kind = text.substr(0, text.find(':'));
+    const std::string digits = text == kind ? "0" : text.substr(kind.size() + 1);
+    const bool number = !digits.empty() && digits.size() < 4 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+    if ((kind != "cuda" && kind != "hip") || !number)
+        throw EngineError(
+            ErrorKind::unsupported,
+            "device is '" + text + "', expected 'cpu', 'cuda', 'cuda:N', 'hip' or 'hip:N'");
+    const bool amd = kind == "hip";
+    const std::string driver = amd ? "HIP" : "CUDA", maker = amd ? "AMD's" : "NVIDIA's";
+    const int device = std::stoi(digits);
     int count = 0;
     try {
-        count = mdcg::device_count();
+        count = mdcg::device_count(amd ? Vendor::amd : Vendor::nvidia);
     } catch (const DeviceError& error) {
         const std::string said = error.what();
-        throw EngineError(
-            ErrorKind::device,
-            "device is '" + text + "', and " +
-                (error.complete() ? said
-                                  : "the CUDA driver finds none (" + said + "): use device cpu"));
+        throw EngineError(ErrorKind::device,
+                          "device is '" + text + "', and " +
+                              (error.complete() ? said
+                                                : "the " + driver + " driver finds none (" + said +
+                                                      "): use device cpu"));
     } catch (const std::runtime_error& error) {
-        throw EngineError(ErrorKind::device, "device is '" + text +
-                                                 "', and there is no CUDA driver (" + error.what() +
-                                                 "): install NVIDIA's, or use device cpu");
+        throw EngineError(ErrorKind::device, "device is '" + text + "', and there is no " + driver +
+                                                 " driver (" + error.what() + "): install " +
+                                                 maker + ", or use device cpu");
     }
+    const int first = amd ? FIRST_HIP_DEVICE : 0;
     if (device >= count)
         throw EngineError(ErrorKind::device,
                           "device is '" + text + "', and there " +
                               (count == 0   ? "are none"
-                               : count == 1 ? "is one, cuda:0"
-                                            : "are cuda:0 to " + device_label(count - 1)) +
+                               : count == 1 ? "is one, " + device_label(first)
+                                            : "are " + device_label(first) + " to " +
+                                                  device_label(first + count - 1)) +
                               ": choose another one, or device cpu");
-    return device;
+    return first + device;
 }
 
 void rethrow(const DeviceError& error, int device) {
@@ -55,7 +59,9 @@ void rethrow(const DeviceError& error, int device) {
         throw EngineError(kind, "device " + device_label(device) + " was lost (" + said +
                                     "): start the process again to use it, models on the cpu and "
                                     "on other devices go on");
-    std::string action = "see whether nvidia-smi works, or use device cpu";
+    const bool amd = vendor_of(device) == Vendor::amd;
+    std::string action = std::string("see whether ") + (amd ? "rocm-smi" : "nvidia-smi") +
+                         " works, or use device cpu";
     if (error.kind() == DeviceError::no_device)
         action = "use device cpu";
     else if (error.kind() == DeviceError::forked)

@@ -1,4 +1,4 @@
-// Names of devices, and errors of the CUDA driver as errors of the engine.
+// Names of devices, and errors of drivers as errors of the engine.
 #pragma once
 
 #include <string>
@@ -7,10 +7,8 @@
 
 namespace mdcg {
 
-std::string device_label(int device);  // "cuda:0"
-
-// Returns the number of device "cuda" (the first) or "cuda:N", and -1 for "cpu". Throws EngineError
-// for other texts, and if there is no such device.
+// Returns the number of device "cuda" (the first), "cuda:N", "hip" or "hip:N", and -1 for "cpu".
+// Throws EngineError for other texts, and if there is no such device.
 int parse_device(const std::string& text);
 
 // Throws EngineError (ErrorKind::memory or device): one sentence with what to do.

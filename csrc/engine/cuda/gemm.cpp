@@ -45,9 +45,17 @@ const std::vector<TileShape> DOUBLE_TILES{
     {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 16, 16, 1, 5, 0.5, 0.5},
     {"gemm_deep", "GEMM_DEEP", 64, 64, 32, 2, 32, 32, 2, 2, 0.9, 0.8}};
 
+// With plain arithmetic, for AMD's GPUs, whose blocks have 64 KiB of shared memory.
+const std::vector<TileShape> PLAIN_DOUBLE_TILES{
+    {"gemm_large", "GEMM_LARGE", 64, 64, 16, 3, 32, 32, 1, 3, 1.0, 0.8},
+    {"gemm_medium", "GEMM_MEDIUM", 32, 64, 16, 4, 16, 32, 1, 4, 0.9, 0.6},
+    {"gemm_small", "GEMM_SMALL", 32, 32, 16, 4, 16, 16, 1, 5, 0.5, 0.5},
+    {"gemm_deep", "GEMM_DEEP", 64, 64, 16, 3, 32, 32, 2, 2, 0.9, 0.8}};
+
 // GEMM_BITS of the text, which says what tensor cores multiply; 0: plain arithmetic.
 template <typename T>
 int tensor_bits(int capability) {
+    if (is_gfx(capability)) return 0;
     if (sizeof(T) == 8) return 53;
     // On these GPUs tf32 is at least seven times as fast as float32.
     for (const int fast : {80, 90, 100, 103})
@@ -68,7 +76,9 @@ int shared_bytes(const TileShape& tile, int bits) {
 
 bool uses_warpgroups(int bits, int capability) { return bits == 24 && capability == WARPGROUPS; }
 
+template <typename T>
 const std::vector<TileShape>& tiles_of(int bits, int capability) {
+    if (bits == 0 && sizeof(T) == 8) return PLAIN_DOUBLE_TILES;
     static const std::vector<TileShape> with_warpgroups = [] {
         std::vector<TileShape> tiles = TENSOR_TILES;
         tiles.push_back(WARPGROUP_TILE);
@@ -242,14 +252,14 @@ CudaGemm<T>::CudaGemm(CudaKernels& kernels)
       capability_(kernels.compute_capability()) {
     const auto ask = [&](int bits) {
         functions_.clear();
-        const std::vector<TileShape>& tiles = tiles_of(bits, capability_);
+        const std::vector<TileShape>& tiles = tiles_of<T>(bits, capability_);
         const std::string text = defines(tiles, bits);
         for (const TileShape& tile : tiles)
             functions_.push_back(kernels.fixed(tile.images ? "gemm_warpgroup.cuh" : "gemm.cuh",
                                                tile.name, text, shared_bytes<T>(tile, bits)));
     };
     // A kernel file of one target also serves later GPUs, which may multiply the other way.
-    const bool listed = kernels.device() == NO_DEVICE;
+    const bool listed = kernels.device() == NO_DEVICE && !is_gfx(capability_);
     if (listed && sizeof(T) == 4) ask(bits_ == 0 ? 24 : 0);
     ask(bits_);
 }
@@ -269,7 +279,7 @@ void CudaGemm<T>::run(const DeviceStream& stream,
     std::size_t parts = 0;
     const auto flush = [&] {
         if (launch.count == 0) return;
-        const std::vector<TileShape>& tiles = tiles_of(bits_, capability_);
+        const std::vector<TileShape>& tiles = tiles_of<T>(bits_, capability_);
         const std::size_t best = best_tile(launch, tiles, multiprocessors_);
         const TileShape& tile = tiles[best];
         std::int64_t blocks = 0;

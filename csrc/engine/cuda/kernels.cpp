@@ -11,18 +11,23 @@ namespace mdcg {
 
 namespace {
 
-std::string target_of(int capability) { return "sm_" + std::to_string(capability); }
+Vendor vendor_of(const FoundKernels& found) {
+    return is_gfx(parse_device_target(found.target)) ? Vendor::amd : Vendor::nvidia;
+}
 
 // Whether machine code was made by a compiler of a later CUDA than the driver.
 bool is_newer_than_driver(const FoundKernels& found) {
-    return found.file->compiler_major(found.target) > driver_version() / 1000;
+    return vendor_of(found) == Vendor::nvidia &&
+           found.file->compiler_major(found.target) > driver_version(Vendor::nvidia) / 1000;
 }
 
 // The error if the driver refuses machine code that was made correctly.
 std::string not_loaded(const FoundKernels& found, const std::string& reason) {
-    const int version = driver_version(), major = version / 1000;
+    const Vendor vendor = vendor_of(found);
+    const int version = driver_version(vendor), major = version / 1000;
     const std::string compiler = found.file->compiler(found.target);
-    const std::string what = "NVIDIA's driver, for " + driver_version_text() +
+    const std::string what = std::string(vendor == Vendor::amd ? "AMD" : "NVIDIA") +
+                             "'s driver, for " + driver_version_text(vendor) +
                              ", cannot load machine code for " + found.target + " that " +
                              compiler + " made (" + reason + "): ";
     if (!is_newer_than_driver(found))
@@ -210,7 +215,7 @@ nlohmann::json CudaKernels::report() const {
         nlohmann::json entry = {
             {"name", program->text().name},
             {"origin", program->loaded() ? found.origin : "not loaded"},
-            {"target", found.target.empty() ? target_of(place_.capability) : found.target}};
+            {"target", found.target.empty() ? target_name(place_.capability) : found.target}};
         if (seconds > 0) entry["compile_seconds"] = seconds;
         seconds = 0;  // reported once
         out.push_back(std::move(entry));

@@ -49,8 +49,7 @@ public:
     bool makes_edges() const override { return true; }
 
     std::string device_label() const override {
-        return mdcg::device_label(device_) + " (" + name_ + ", sm_" + std::to_string(capability_) +
-               ")";
+        return mdcg::device_label(device_) + " (" + name_ + ", " + target_name(capability_) + ")";
     }
     std::string kernel_summary() const override {
         return executor_ != nullptr ? executor_->kernels().summary() : code_->outlook();

@@ -34,7 +34,7 @@ std::vector<CudaArgument> read_arguments(const Fields& fields, const char* key) 
 
 int read_target(const Fields& fields) {
     const std::string text = fields.text("target");
-    const int found = parse_cuda_target(text);
+    const int found = parse_device_target(text);
     if (found == 0) fields.fail("target", "\"" + text + "\"", "a target such as \"sm_90\"");
     return found;
 }

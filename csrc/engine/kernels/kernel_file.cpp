@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/device.hpp"
 #include "core/kernel_cache.hpp"
 #include "core/sha256.hpp"
 #include "engine/error.hpp"
@@ -61,7 +62,14 @@ std::string text_key(const std::string& text) {
     return sha256_hex(text.data(), text.size()).substr(0, 32);
 }
 
-int parse_cuda_target(const std::string& text) {
+int parse_device_target(const std::string& text) {
+    if (text.size() >= 6 && text.size() <= 7 && text.compare(0, 3, "gfx") == 0) {
+        const bool hexadecimal = std::all_of(text.begin() + 3, text.end(), [](char c) {
+            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+        });
+        const int number = hexadecimal ? std::stoi(text.substr(3), nullptr, 16) : 0;
+        return is_gfx(number) ? number : 0;
+    }
     const bool good =
         text.size() >= 5 && text.size() <= 6 && text.compare(0, 3, "sm_") == 0 &&
         std::all_of(text.begin() + 3, text.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -117,11 +125,13 @@ const Tensor* KernelFile::library(const std::string& target, int layer) const {
 
 std::string KernelFile::compiler(const std::string& target) const {
     const json& found = member(member(file_->manifest(), "devices"), target);
+    if (found.contains("hiprtc")) return "hiprtc " + found.value("hiprtc", "");
     return "NVRTC " + found.value("nvrtc", "");
 }
 
 int KernelFile::compiler_major(const std::string& target) const {
-    return std::atoi(compiler(target).c_str() + std::strlen("NVRTC "));
+    const std::string name = compiler(target);
+    return std::atoi(name.c_str() + name.find(' ') + 1);
 }
 
 const Tensor* KernelFile::code(const std::string& target, const std::string& key) const {

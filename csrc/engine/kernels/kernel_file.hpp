@@ -22,8 +22,8 @@ const char* kernel_generator();
 // Key of the text of a kernel for devices: 32 hexadecimal digits.
 std::string text_key(const std::string& text);
 
-// "sm_90" -> 90; 0: the text is not such a target.
-int parse_cuda_target(const std::string& text);
+// "sm_90" -> 90, "gfx90a" -> 0x90a; 0: the text is not such a target.
+int parse_device_target(const std::string& text);
 
 // Every function throws EngineError (ErrorKind::file) if the file is damaged.
 class KernelFile {
@@ -38,12 +38,12 @@ public:
     // Empty, or why these are not the kernels of a problem: "was made for another package".
     std::string misfit(const std::string& problem) const;
 
-    // Whether it has kernels for a target such as "x86-64-v3" or "sm_90".
+    // Whether it has kernels for a target such as "x86-64-v3", "sm_90" or "gfx90a".
     bool has(const std::string& target) const;
     // The library of a layer, given by its number; null: the layer has none.
     const Tensor* library(const std::string& target, int layer) const;
 
-    // "NVRTC 13.0"
+    // "NVRTC 13.0", "hiprtc 6.2"
     std::string compiler(const std::string& target) const;
     int compiler_major(const std::string& target) const;                          // 13
     const Tensor* code(const std::string& target, const std::string& key) const;  // or null

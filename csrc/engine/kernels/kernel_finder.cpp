@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/cpu.hpp"
+#include "core/device.hpp"
 #include "core/kernel_cache.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
@@ -24,6 +25,7 @@ const char* const BINARY = "package.mdcg-kernels";  // the same name as in kerne
 
 // Oldest compute capability: kernels use asynchronous copies.
 constexpr int OLDEST_DEVICE = 80;
+constexpr int OLDEST_GFX = 0x900;
 
 // Runs mdcg's command without the current folder in the path, where others may have put files.
 const char* const RUN =
@@ -94,8 +96,9 @@ std::vector<std::string> targets_for(int capability) {
         for (const char* level : {"x86-64-v4", "x86-64-v3", "x86-64-v2"})
             if (has_instruction_set(level)) found.emplace_back(level);
     }
+    if (is_gfx(capability)) return {target_name(capability)};  // code runs on no other device
     for (int n = capability; n >= std::max(capability / 10 * 10, 1); --n)
-        found.push_back("sm_" + std::to_string(n));
+        found.push_back(target_name(n));
     return found;
 }
 
@@ -138,6 +141,9 @@ KernelFinder::KernelFinder(std::shared_ptr<const Package> package, KernelChoice 
         refusal_ = "the device has compute capability " + std::to_string(capability / 10) + "." +
                    std::to_string(capability % 10) +
                    ", CUDA kernels need 8.0 or later: use device \"cpu\"";
+    if (is_gfx(capability) && capability < OLDEST_GFX)
+        refusal_ = "the device is " + target_name(capability) +
+                   ", kernels need gfx900 or later: use device \"cpu\"";
     if (!choice_.file.empty()) find();  // a file that does not fit is refused at once
 }
 

@@ -1,0 +1,133 @@
+// AMD's driver by the names of HIP: its functions have the shape of CUDA's, so these call them.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "fake_cuda.hpp"
+
+namespace fake_cuda {
+
+using Size = std::size_t;
+
+#define SAME(HIP, CUDA, PARAMETERS, ARGUMENTS) \
+    EXPORT int CUDA PARAMETERS;                \
+    EXPORT int HIP PARAMETERS { return CUDA ARGUMENTS; }
+
+struct Handle {
+    unsigned char bytes[64];
+};
+
+SAME(hipInit, cuInit, (unsigned a), (a))
+SAME(hipGetDeviceCount, cuDeviceGetCount, (int* a), (a))
+SAME(hipDeviceGet, cuDeviceGet, (int* a, int b), (a, b))
+SAME(hipDeviceGetName, cuDeviceGetName, (char* a, int b, int c), (a, b, c))
+SAME(hipDeviceGetUuid, cuDeviceGetUuid_v2, (unsigned char* a, int b), (a, b))
+SAME(hipMemGetInfo, cuMemGetInfo_v2, (Size * a, Size* b), (a, b))
+SAME(hipMalloc, cuMemAlloc_v2, (Address * a, Size b), (a, b))
+SAME(hipFree, cuMemFree_v2, (Address a), (a))
+SAME(hipHostMalloc, cuMemHostAlloc, (void** a, Size b, unsigned c), (a, b, c))
+SAME(hipHostFree, cuMemFreeHost, (void* a), (a))
+SAME(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (Address a, const void* b, Size c, Stream* d),
+     (a, b, c, d))
+SAME(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void* a, Address b, Size c, Stream* d),
+     (a, b, c, d))
+SAME(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (Address a, Address b, Size c, Stream* d),
+     (a, b, c, d))
+SAME(hipMemsetD8Async, cuMemsetD8Async, (Address a, unsigned char b, Size c, Stream* d),
+     (a, b, c, d))
+SAME(hipMemGetAddressRange, cuMemGetAddressRange_v2, (Address * a, Size* b, Address c), (a, b, c))
+SAME(hipIpcGetMemHandle, cuIpcGetMemHandle, (Handle * a, Address b), (a, b))
+SAME(hipIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (Address * a, Handle b, unsigned c), (a, b, c))
+SAME(hipIpcCloseMemHandle, cuIpcCloseMemHandle, (Address a), (a))
+SAME(hipStreamCreateWithFlags, cuStreamCreate, (Stream * *a, unsigned b), (a, b))
+SAME(hipStreamDestroy, cuStreamDestroy_v2, (Stream * a), (a))
+SAME(hipStreamSynchronize, cuStreamSynchronize, (Stream * a), (a))
+SAME(hipStreamBeginCapture, cuStreamBeginCapture_v2, (Stream * a, int b), (a, b))
+SAME(hipStreamEndCapture, cuStreamEndCapture, (Stream * a, void** b), (a, b))
+SAME(hipEventCreateWithFlags, cuEventCreate, (void** a, unsigned b), (a, b))
+SAME(hipEventDestroy, cuEventDestroy_v2, (void* a), (a))
+SAME(hipEventRecord, cuEventRecord, (void* a, Stream* b), (a, b))
+SAME(hipStreamWaitEvent, cuStreamWaitEvent, (Stream * a, void* b, unsigned c), (a, b, c))
+SAME(hipEventElapsedTime, cuEventElapsedTime, (float* a, void* b, void* c), (a, b, c))
+SAME(hipGraphDestroy, cuGraphDestroy, (void* a), (a))
+SAME(hipGraphExecDestroy, cuGraphExecDestroy, (void* a), (a))
+SAME(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags,
+     (void** a, void* b, unsigned long long c), (a, b, c))
+SAME(hipGraphLaunch, cuGraphLaunch, (void* a, Stream* b), (a, b))
+SAME(hipModuleLoadData, cuModuleLoadData, (void** a, const void* b), (a, b))
+SAME(hipModuleUnload, cuModuleUnload, (void* a), (a))
+SAME(hipModuleGetFunction, cuModuleGetFunction, (void** a, void* b, const char* c), (a, b, c))
+SAME(hipFuncGetAttribute, cuFuncGetAttribute, (int* a, int b, void* c), (a, b, c))
+SAME(hipModuleLaunchKernel, cuLaunchKernel,
+     (void* a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned g, unsigned h,
+      Stream* i, void** j, void** k),
+     (a, b, c, d, e, f, g, h, i, j, k))
+#undef SAME
+
+// What differs from CUDA
+
+EXPORT int cuGetErrorName(int status, const char** text);
+EXPORT int cuGetErrorString(int status, const char** text);
+EXPORT const char* hipGetErrorName(int status) {
+    const char* text = "hipErrorUnknown";
+    cuGetErrorName(status, &text);
+    return text;
+}
+EXPORT const char* hipGetErrorString(int status) {
+    const char* text = "unknown error";
+    cuGetErrorString(status, &text);
+    return text;
+}
+EXPORT int hipDriverGetVersion(int* version) {
+    *version = 60240000;  // 6.2
+    return kSuccess;
+}
+
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device);
+EXPORT int hipDeviceGetAttribute(int* value, int attribute, int device) {
+    constexpr int kMultiprocessors = 63;
+    if (attribute != kMultiprocessors) return kInvalidValue;
+    return cuDeviceGetAttribute(value, 16, device);
+}
+
+// Only the names of the device and of its architecture are there.
+EXPORT int hipGetDevicePropertiesR0600(char* properties, int device) {
+    int count = 0;
+    if (const int status = cuDeviceGetCount(&count)) return status;
+    if (device < 0 || device >= count) return kInvalidDevice;
+    std::strcpy(properties, "gfx Emulated device");
+    std::strcpy(properties + 1160, "gfx90a:sramecc+:xnack-");
+    return kSuccess;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device);
+EXPORT int cuCtxPushCurrent_v2(Context* context);
+EXPORT int cuCtxPopCurrent_v2(Context** context);
+
+namespace {
+thread_local int current_device = -1;  // the context that this thread has pushed
+}
+
+EXPORT int hipGetDevice(int* device) {
+    *device = current_device < 0 ? 0 : current_device;
+    return kSuccess;
+}
+EXPORT int hipSetDevice(int device) {
+    if (device == current_device) return kSuccess;
+    Context* context = nullptr;
+    if (const int status = cuDevicePrimaryCtxRetain(&context, device)) return status;
+    if (current_device >= 0) cuCtxPopCurrent_v2(nullptr);
+    current_device = device;
+    return cuCtxPushCurrent_v2(context);
+}
+
+EXPORT int cuGraphExecUpdate_v2(void* executable, void* graph, void* result);
+EXPORT int hipGraphExecUpdate(void* executable, void* graph, void** node, int* result) {
+    *node = nullptr;
+    *result = 0;
+    return cuGraphExecUpdate_v2(executable, graph, nullptr);
+}
+
+}  // namespace fake_cuda

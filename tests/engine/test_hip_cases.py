@@ -1,0 +1,89 @@
+"""The engine on AMD's devices: cases of CUDA devices on an emulated driver of HIP.
+
+A few cases that stand for the others. All of them, by hand, in an environment of
+``tests/emulator/emulator.py``: ``pytest -p hip_cases tests/engine/cuda_table_cases.py ...``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..emulator.emulator import run_emulated
+from .case_runs import run_cases_emulated
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+
+#: Cases of tables and exact weights, of products, and of lists that the device makes.
+CASES = {
+    "cuda_table_cases.py": "flipped or (degrees and 2)",
+}
+
+
+@pytest.mark.parametrize("file", CASES)
+def test_on_an_emulated_device_of_amd(file: str) -> None:
+    run_cases_emulated(file, options=("-p", "hip_cases", "-k", CASES[file]))
+
+
+SELFTEST = """
+import sys
+from mdcg.cli import device_test
+from mdcg.cli.main import main
+device_test.ATOMS, device_test.CHANNELS = 3, 4
+device_test.TIMED_ATOMS, device_test.TIMED_CHANNELS, device_test._REPEATS = (3,), 8, 2
+if sys.argv[2:]:
+    device_test.LIMITS = dict.fromkeys(device_test.LIMITS, 0.0)
+sys.exit(main(["selftest", "--device", "hip", "--report", sys.argv[1]]))
+"""
+
+
+def test_the_self_test_writes_a_report(tmp_path: Path) -> None:
+    done = run_emulated("-c", SELFTEST, str(tmp_path / "report.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("hip, gfx90a, Emulated device\n")
+    assert done.stdout.endswith("selftest: PASS\n")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["passed"] is True
+    assert {(case["case"], case["dtype"]) for case in report["cases"]} == {
+        (name, dtype) for name in ("MACE", "NequIP") for dtype in ("float32", "float64")
+    }
+    for case in report["cases"]:
+        assert case["forces"] <= case["limit"]
+    assert [each["atoms"] for each in report["times"]] == [3, 3]
+    assert all(each["ms"] > 0 for each in report["times"])
+    gpu = report["environment"]["gpu"]
+    assert gpu["AMD devices"] == ["gfx90a Emulated device"]
+    assert gpu["AMD driver"] == "for HIP 6.2"
+    assert gpu["hiprtc"].startswith("6.2, ")
+
+
+def test_the_self_test_fails(tmp_path: Path) -> None:
+    """A deviation above its limit, and an error of a case, are in the report."""
+    done = run_emulated("-c", SELFTEST, str(tmp_path / "a.json"), "strict")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.endswith("selftest: FAIL\n")
+    done = run_emulated("-c", SELFTEST, str(tmp_path / "b.json"), EMULATED_CUDA_MEMORY="100000")
+    assert done.returncode == 3, done.stderr
+    report = json.loads((tmp_path / "b.json").read_text())
+    assert all("out of memory on device hip:0" in case["error"] for case in report["cases"])
+
+
+def test_devices_that_are_missing() -> None:
+    code = "from mdcg import _core\n_core.parse_device('hip:1')"
+    found = run_emulated("-c", code).stderr
+    assert "device is 'hip:1', and there is one, hip:0: choose another one, or device cpu" in found
+    found = run_emulated("-c", code, EMULATED_CUDA_DEVICES="0").stderr
+    assert "device is 'hip:1', and the HIP driver finds none (hipInit failed: no" in found
+    assert found.rstrip().endswith("): use device cpu")
+
+
+def test_both_drivers_in_one_process() -> None:
+    """Calls go to the vendor of their device, also while both have been started."""
+    code = (
+        "from mdcg import _core\n"
+        "a, b = _core.parse_device('cuda'), _core.parse_device('hip')\n"
+        "print(_core.device_target(a), _core.device_target(b), _core.device_target(a))"
+    )
+    assert run_emulated("-c", code).stdout == "sm_90 gfx90a sm_90\n"
