@@ -10,13 +10,17 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from types import ModuleType
 
-_NAME = re.compile(r"\bcuda(?=:\d|:N|:'|[\"'])")
+# Names of devices, except in the list of all that a message gives.
+_NAME = re.compile(r"(?<!'cpu', ')\bcuda(?=:\d|:'|[\"'])(?!', 'cuda:N')(?!:N)")
+_OTHERS = {"MDCG_NVRTC_LIB": "MDCG_HIPRTC_LIB", "the NVRTC library": "the hiprtc library"}
 
 
 class _Loader(SourceFileLoader):
     def get_data(self, path: str) -> bytes:
-        data = super().get_data(path)
-        return data if path.endswith(".pyc") else _NAME.sub("hip", data.decode()).encode()
+        text = super().get_data(path).decode()
+        for name, other in _OTHERS.items():
+            text = text.replace(name, other)
+        return _NAME.sub("hip", text).encode()
 
     def path_stats(self, path: str) -> dict[str, object]:  # type: ignore[override]
         raise OSError  # no compiled file is read or written
