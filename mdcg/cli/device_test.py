@@ -53,7 +53,8 @@ class _Network:
         from ..package.builder import Radial, RadialLayer
         from ..problem import ConvProblem, Irreps
 
-        outputs, paths = [], []
+        outputs: list[tuple[int, int, int]] = []
+        paths: list[tuple[int, int, int]] = []
         for i, block in enumerate(x.irreps):
             for degree in range(lmax + 1):
                 for result in range(abs(block.ir.l - degree), min(block.ir.l + degree, lmax) + 1):
@@ -189,8 +190,8 @@ def test_device(device: str) -> dict[str, Any]:
                 cases.append({**facts, **_tried(_compare, name, dtype, device, Path(folder))})
         for name in NETWORKS:
             for atoms in TIMED_ATOMS:
-                facts = {"model": name, "atoms": atoms, "dtype": "float32"}
-                times.append({**facts, **_tried(_time, name, atoms, device, Path(folder))})
+                timed: dict[str, Any] = {"model": name, "atoms": atoms, "dtype": "float32"}
+                times.append({**timed, **_tried(_time, name, atoms, device, Path(folder))})
     passed = all(each["passed"] for each in cases + times)
     return {"passed": passed, **about, "cases": cases, "times": times, "environment": collect()}
 
