@@ -11,7 +11,7 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 
 # Names of devices, except in the list of all that a message gives.
-_NAME = re.compile(r"(?<!'cpu', ')\bcuda(?=:\d|:'|[\"'])(?!', 'cuda:N')(?!:N)")
+_NAME = re.compile(r"(?<!'cpu', ')\bcuda(?=:\d|:[\"']|[\"'])(?!', 'cuda:N')(?!:N)")
 _OTHERS = {"MDCG_NVRTC_LIB": "MDCG_HIPRTC_LIB", "the NVRTC library": "the hiprtc library"}
 
 
