@@ -29,12 +29,12 @@ def test_on_an_emulated_device_of_amd(file: str) -> None:
 
 SELFTEST = """
 import sys
-from mdcg.cli import device_test
+from mdcg.cli import selftest_device
 from mdcg.cli.main import main
-device_test.ATOMS, device_test.CHANNELS = 3, 4
-device_test.TIMED_ATOMS, device_test.TIMED_CHANNELS, device_test._REPEATS = (3,), 8, 2
+selftest_device.ATOMS, selftest_device.CHANNELS = 3, 4
+selftest_device.TIMED_ATOMS, selftest_device.TIMED_CHANNELS, selftest_device._REPEATS = (3,), 8, 2
 if sys.argv[2:]:
-    device_test.LIMITS = dict.fromkeys(device_test.LIMITS, 0.0)
+    selftest_device.LIMITS = dict.fromkeys(selftest_device.LIMITS, 0.0)
 sys.exit(main(["selftest", "--device", "hip", "--report", sys.argv[1]]))
 """
 
