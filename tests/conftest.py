@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
+from collections.abc import Generator
 from functools import lru_cache
 
 import hypothesis
@@ -71,10 +72,19 @@ def _why_no_compiler() -> str:
     return ""
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of what is compiled on the machine where there is no compiler."""
-    if item.get_closest_marker("compiler") and (reason := _why_no_compiler()):
-        pytest.skip(f"compiler test: {reason}")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip the rest of a compiler test where it finds no compiler; what was before has passed."""
+    report = yield
+    if report.failed and call.excinfo is not None and item.get_closest_marker("compiler"):
+        reason = _why_no_compiler()
+        if reason and reason in str(call.excinfo.value):
+            line = item.reportinfo()[1] or 0
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), line, f"Skipped: compiler test: {reason}")
+    return report
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 MIXED = mixed_problem(dtype="float64")
 SMALL = small_problem(dtype="float64")
 GRAPH = random_graph(3, 4, 5, seed=1)

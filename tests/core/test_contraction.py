@@ -20,6 +20,8 @@ from mdcg.problem import Polynomial, SymmetricContractionProblem
 from .contraction_helpers import compare, random_contraction, random_operands
 from .helpers import assert_close, threads
 
+pytestmark = pytest.mark.compiler
+
 SMALL = random_contraction("3x0e+3x1o", "3x0e+3x1o", 3, per_block=3)
 
 # channels below, at and above vector widths; blocks of one kind twice; pseudo-vectors

@@ -27,6 +27,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 DOUBLE = small_problem(dtype="float64")
 
 

@@ -15,6 +15,8 @@ from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..processes import printed_by
 
+pytestmark = pytest.mark.compiler
+
 # A driver with one device of compute capability 9.0. $FAKE names the function that fails and its
 # status; load counts how often code was loaded.
 DRIVER = r"""

@@ -31,6 +31,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 PROBLEMS = {
     "small": small_problem(),
     "mixed": mixed_problem(),

@@ -25,6 +25,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 MODULES: dict[str, dict[str, Any]] = {
     # mace-medium, second layer, narrow
     "uvu": {

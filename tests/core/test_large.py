@@ -19,6 +19,8 @@ from mdcg.problem import ConvProblem
 
 from .helpers import assert_close, compile_ahead, generator, usual_specs
 
+pytestmark = pytest.mark.compiler
+
 LIMIT = 2**31
 GIB = 2**30
 

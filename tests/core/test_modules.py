@@ -34,6 +34,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 PROBLEM = small_problem(dtype="float64")
 SHARED = mixed_problem(dtype="float64", shared_weights=True)
 WEIGHTLESS = ConvProblem.build("2x1o", "0e", "2x1o", [(0, 0, 0, "uvu", False)], dtype="float64")

@@ -15,6 +15,8 @@ from mdcg.problem import ConvProblem
 
 from .helpers import RTOL, assert_close, derivatives, generator, mixed_problem, recorded_specs
 
+pytestmark = pytest.mark.compiler
+
 NODES = 23
 ISOLATED = 5
 

@@ -23,6 +23,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 
 def problem_of(mul: int, dtype: str = "float32") -> ConvProblem:
     return ConvProblem.build(f"{mul}x0e", "0e", f"{mul}x0e", [(0, 0, 0)], dtype=dtype)

@@ -18,6 +18,8 @@ from mdcg.plan import HostDevice, plan_host
 from ..processes import child_environment, run_python
 from .helpers import mixed_problem, usual_specs
 
+pytestmark = pytest.mark.compiler
+
 PACKAGE = Path(__file__).parents[1] / "data" / "mace_water_float64.mdcg"
 
 # Prints digests of the results of all passes.

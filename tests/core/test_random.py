@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import Phase, given, settings
 
 from mdcg.problem import ConvProblem, Irrep, Irreps, Path
 
 from .helpers import check_conv, check_tensor_product, compile_ahead, random_graph, usual_specs
+
+pytestmark = pytest.mark.compiler
 
 MULTIPLICITIES = st.sampled_from([1, 3, 8, 17, 33, 40])
 # Every example compiles kernels, so failing examples are not shrunk.

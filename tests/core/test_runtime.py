@@ -21,6 +21,8 @@ from mdcg.runtime.compiler import find_compiler, load_host_kernel, statistics
 
 from ..processes import run_python
 
+pytestmark = pytest.mark.compiler
+
 TARGET = "generic"
 
 

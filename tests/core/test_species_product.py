@@ -11,6 +11,8 @@ from mdcg.patch import species_product
 from mdcg.patch.species_product import SpeciesProduct, can_group
 from mdcg.problem import ConvProblem
 
+pytestmark = pytest.mark.compiler
+
 PROBLEM = ConvProblem.build(
     "5x0e+3x1o",
     "4x0e",

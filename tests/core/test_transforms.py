@@ -25,6 +25,8 @@ from .helpers import (
     usual_specs,
 )
 
+pytestmark = pytest.mark.compiler
+
 # small: jacobians call a kernel once per entry
 PROBLEM = ConvProblem.build(
     "2x0e+2x1o",

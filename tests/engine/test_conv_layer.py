@@ -21,6 +21,8 @@ from . import reference
 from .problems import build
 from .small_package import RADIAL_KINDS, SmallPackage, radial_network
 
+pytestmark = pytest.mark.compiler
+
 Array = NDArray[np.float64]
 R_MAX = 4.0
 #: Tolerances of energies and forces, relative to the largest.

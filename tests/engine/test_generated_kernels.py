@@ -28,6 +28,8 @@ from .programs import graph, run
 from .symmetry import close
 from .test_conv_layer import Model, many_blocks, system, two_layers
 
+pytestmark = pytest.mark.compiler
+
 PROBLEM = build("5x0e", "1x0e+1x1o", "5x0e+5x1o")
 
 

@@ -24,6 +24,8 @@ from mdcg.runtime.compiler import build_host_kernels, load_host_kernel
 
 from .capi import Rank
 
+pytestmark = pytest.mark.compiler
+
 DATA = Path(__file__).parents[2] / "examples" / "data"
 PACKAGE, WATER = DATA / "water.mdcg", DATA / "water192.xyz"
 # An interrupt should take one second; busy machines take longer. Each job takes longer than this.

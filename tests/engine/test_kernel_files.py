@@ -29,6 +29,8 @@ from .kernel_files import altered, cached, manifest_of, plant, with_code
 from .programs import graph, refused, run
 from .test_program import two_layers
 
+pytestmark = pytest.mark.compiler
+
 DATA = Path(__file__).parents[1] / "data"
 LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
 NATIVE = _core.host_target("native")

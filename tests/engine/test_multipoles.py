@@ -31,6 +31,8 @@ IN_A_CELL = (
     "would jump when an atom is wrapped into the cell, expected an open system or no field"
 )
 
+pytestmark = pytest.mark.compiler
+
 
 @covering(
     box=list(BOXES),

@@ -16,6 +16,8 @@ from ..core.contraction_helpers import random_contraction
 from ..covering import covering
 from .programs import Program, check, graph, open_model, run
 
+pytestmark = pytest.mark.compiler
+
 DTYPES = pytest.mark.parametrize("dtype", ["float64", "float32"])
 
 

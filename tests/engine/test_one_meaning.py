@@ -21,6 +21,8 @@ from .test_conv_layer import Model, compare, system
 from .test_damaged_files import DATA, joined, refused, split
 from .test_program import two_layers
 
+pytestmark = pytest.mark.compiler
+
 Json = dict[str, Any]
 Change = Callable[[Json], Any]
 

@@ -11,6 +11,8 @@ import pytest
 from .smoothness import check_smooth
 from .symmetry import open_trained
 
+pytestmark = pytest.mark.compiler
+
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 
 from .symmetry import Box, check_symmetries, open_trained
 
+pytestmark = pytest.mark.compiler
+
 
 @pytest.mark.parametrize("name", ["mace_water", "nequip_water"])
 @pytest.mark.parametrize(
