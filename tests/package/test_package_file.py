@@ -319,3 +319,14 @@ def test_types_go_into_biases(rng: np.random.Generator) -> None:
     program, tensors = package_of.finish()
     (linear,) = (layer for layer in program["layers"] if layer["type"] == "linear")
     np.testing.assert_array_equal(tensors[linear["bias"][0]["value"]], table.table)
+
+
+@pytest.mark.parametrize("name", ["mace_water_float64", "nequip_water_float32"])
+def test_packages_of_format_1_are_written_as_they_are_read(name: str, tmp_path: Path) -> None:
+    path = Path(__file__).parents[1] / "data" / f"{name}.mdcg"
+    package = Package.open(path)
+    assert package.manifest["format"] == 1
+    package.save(tmp_path / "copy.mdcg")
+    copy = Package.open(tmp_path / "copy.mdcg")
+    assert copy.manifest == package.manifest
+    package.check()
