@@ -72,6 +72,13 @@ def _why_no_compiler() -> str:
     return ""
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip compiler tests that are marked as a whole where there is no compiler."""
+    marker = item.get_closest_marker("compiler")
+    if marker and marker.kwargs.get("whole") and (reason := _why_no_compiler()):
+        pytest.skip(f"compiler test: {reason}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

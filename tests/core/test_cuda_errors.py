@@ -15,7 +15,7 @@ from mdcg.runtime.nvrtc import compile_cuda, find_nvrtc
 
 from ..processes import printed_by
 
-pytestmark = pytest.mark.compiler
+pytestmark = pytest.mark.compiler(whole=True)
 
 # A driver with one device of compute capability 9.0. $FAKE names the function that fails and its
 # status; load counts how often code was loaded.

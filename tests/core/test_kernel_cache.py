@@ -18,7 +18,7 @@ from mdcg._version import __version__
 
 from ..processes import child_environment
 
-pytestmark = pytest.mark.compiler
+pytestmark = pytest.mark.compiler(whole=True)
 
 STRANGER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -18,7 +18,7 @@ from mdcg.plan import HostDevice, plan_host
 from ..processes import child_environment, run_python
 from .helpers import mixed_problem, usual_specs
 
-pytestmark = pytest.mark.compiler
+pytestmark = pytest.mark.compiler(whole=True)
 
 PACKAGE = Path(__file__).parents[1] / "data" / "mace_water_float64.mdcg"
 

@@ -21,7 +21,7 @@ from mdcg.runtime.compiler import find_compiler, load_host_kernel, statistics
 
 from ..processes import run_python
 
-pytestmark = pytest.mark.compiler
+pytestmark = pytest.mark.compiler(whole=True)
 
 TARGET = "generic"
 

@@ -24,7 +24,7 @@ from mdcg.runtime.compiler import build_host_kernels, load_host_kernel
 
 from .capi import Rank
 
-pytestmark = pytest.mark.compiler
+pytestmark = pytest.mark.compiler(whole=True)
 
 DATA = Path(__file__).parents[2] / "examples" / "data"
 PACKAGE, WATER = DATA / "water.mdcg", DATA / "water192.xyz"

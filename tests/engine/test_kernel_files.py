@@ -29,7 +29,7 @@ from .kernel_files import altered, cached, manifest_of, plant, with_code
 from .programs import graph, refused, run
 from .test_program import two_layers
 
-pytestmark = pytest.mark.compiler
+pytestmark = pytest.mark.compiler(whole=True)
 
 DATA = Path(__file__).parents[1] / "data"
 LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
