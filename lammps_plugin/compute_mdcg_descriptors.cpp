@@ -31,7 +31,7 @@ PairMDCG *ComputeMDCGDescriptors::find_pair() const
 {
   auto *found = dynamic_cast<PairMDCG *>(force->pair_match("mdcg", 1));
   if (!found)
-    error->all(FLERR, "compute mdcg/descriptors: the pair style is {}, expected mdcg",
+    error->all(FLERR, "compute mdcg/descriptors: the pair style is {}, expected mdcg once",
                force->pair_style ? force->pair_style : "none");
   if (found->impl->members.empty())
     error->all(FLERR, "compute mdcg/descriptors: there is no package yet, whose descriptors it "

@@ -44,7 +44,7 @@ void ComputeMDCGHeatFlux::init()
 {
   pair = dynamic_cast<PairMDCG *>(force->pair_match("mdcg", 1));
   if (!pair)
-    error->all(FLERR, "compute mdcg/heat/flux: the pair style is {}, expected mdcg",
+    error->all(FLERR, "compute mdcg/heat/flux: the pair style is {}, expected mdcg once",
                force->pair_style ? force->pair_style : "none");
   if (pair->impl->dispersion)
     error->all(FLERR, "compute mdcg/heat/flux: the pair style has dispersion, whose heat flux is "

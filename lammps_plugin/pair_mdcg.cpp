@@ -182,7 +182,8 @@ void PairMDCG::settings(int narg, char **arg)
                             "committee mean|first, "
                             "kernels auto|generic|generated|FILE.mdcg-kernels, "
                             "dispersion FUNCTIONAL, damping bj|zero, dispersion_cutoff R, "
-                            "memory SIZE, fixed_waves yes|no, charge Q, spin S, input NAME VALUE");
+                            "memory SIZE, fixed_waves yes|no, charge Q, spin S, input NAME VALUE, "
+                            "input external_field X Y Z");
     if (i + 1 == narg) error->all(FLERR, "pair_style mdcg: keyword " + key + " needs a value");
     impl->settings.insert(impl->settings.end(), arg + i, arg + i + 2);
     const std::string value = arg[i + 1];
@@ -309,13 +310,11 @@ void PairMDCG::open_members(const std::vector<std::string> &files)
     open_member(member, options, nullptr);
     has_sum = has_sum || member.info.is_long_range;
   }
-  options.fixed_waves = it.fixed_waves;    // of packages with a sum; if there is none, an error
-  for (Member &member : it.members) {
-    if (!it.fixed_waves || (has_sum && !member.info.is_long_range)) continue;
-    Member fixed;
-    fixed.file = member.file;
-    open_member(fixed, options, member.model.get());
-    member = std::move(fixed);
+  if (it.fixed_waves && !has_sum) {    // an error, whose sentence the library knows
+    options.fixed_waves = 1;
+    Member refused;
+    refused.file = files.front();
+    open_member(refused, options, nullptr);
   }
   compare_ranks();
   it.r_max = it.members.front().info.r_max;
@@ -365,8 +364,8 @@ void PairMDCG::choose_exchange()
   it.device_to_device = it.through_host.empty();
 }
 
-// Opens a network, or dispersion if `network`, the model whose package holds it, is not null.
-// Collective.
+// Opens a network, of packages with a long-range sum with the keyword fixed_waves; or dispersion if
+// `network`, the model whose package holds it, is not null. Collective.
 void PairMDCG::open_member(Member &member, const mdcg_options &options, const mdcg_model *network)
 {
   Impl &it = *impl;
@@ -376,9 +375,16 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
   if (path.empty()) path = member.file;
   mdcg_model *model = nullptr;
   std::string reason;
-  const bool opened = (network ? it.library->open_same(network, &options, &model)
-                               : it.library->open(path.c_str(), &options, &model)) == MDCG_OK;
+  bool opened = (network ? it.library->open_same(network, &options, &model)
+                         : it.library->open(path.c_str(), &options, &model)) == MDCG_OK;
   member.model = {model, it.library->close};
+  opened = opened && it.library->describe(model, &member.info) == MDCG_OK;
+  if (opened && !network && it.fixed_waves && member.info.is_long_range) {
+    mdcg_options with_waves = options;
+    with_waves.fixed_waves = 1;
+    opened = it.library->open_same(member.model.get(), &with_waves, &model) == MDCG_OK;
+    if (opened) member.model = {model, it.library->close};
+  }
   if (opened && !comm->me &&
       std::strstr(it.library->summary(model), "python -m mdcg kernels will make them")) {
     utils::logmesg(lmp,
@@ -394,9 +400,7 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
         utils::flush_buffers(lmp);
       },
       lmp);
-  if (!opened || it.library->prepare(model) != MDCG_OK ||
-      it.library->describe(model, &member.info) != MDCG_OK)
-    reason = it.library->last_error();
+  if (!opened || it.library->prepare(model) != MDCG_OK) reason = it.library->last_error();
   it.library->set_notice(nullptr, nullptr);
   all_or_none(FLERR, reason);
 }

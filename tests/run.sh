@@ -203,6 +203,8 @@ PY
 # Tests of MACE that are marked e3nn run under both versions of it.
 both=("$repo"/tests/mace/test_{loader,package,patch_blocks}.py)
 both+=("$repo"/tests/{nequip,sevennet,nequix,calculators,benchmark})
+# Folders of the other environments.
+others=("--ignore=$repo/tests/"{nequip,sevennet,nequix,calculators,benchmark,lammps})
 
 case $what in
     quick)
@@ -213,17 +215,13 @@ case $what in
         summary
         ;;
     lint) lint ;;
-    core) check mace "$repo/tests" --ignore="$repo/tests/mace" --ignore="$repo/tests/nequip" \
-        --ignore="$repo/tests/sevennet" --ignore="$repo/tests/nequix" \
-        --ignore="$repo/tests/lammps" --ignore="$repo/tests/benchmark" "$@" ;;
+    core) check mace "$repo/tests" "${others[@]}" --ignore="$repo/tests/mace" "$@" ;;
     mace) check mace "$repo/tests/mace" "$@" ;;
     both) check both "${both[@]}" "$@" ;;
     lammps) check lammps "$repo/tests/lammps" "$@" ;;
     all)
         lint
-        check mace "$repo/tests" --ignore="$repo/tests/nequip" --ignore="$repo/tests/sevennet" \
-            --ignore="$repo/tests/nequix" --ignore="$repo/tests/benchmark" --ignore="$repo/tests/calculators" \
-            --ignore="$repo/tests/lammps" "$@"
+        check mace "$repo/tests" "${others[@]}" "$@"
         wait "$providing"
         check both "${both[@]}" "$@"
         check lammps "$repo/tests/lammps" "$@"

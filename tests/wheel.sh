@@ -8,9 +8,11 @@
 # The workflow "wheels" takes the same steps in containers with an old libc (pyproject.toml,
 # tool.cibuildwheel). PYTHON names the interpreter (default python3).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-repo=$PWD
-python=$(command -v "${PYTHON:-python3}")
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+python=$(command -v "${PYTHON:-python3}") || {
+    echo "tests/wheel.sh: ${PYTHON:-python3} was not found: install it, or set PYTHON" >&2
+    exit 1
+}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -49,8 +51,8 @@ check() { # wheel
 }
 
 case "${1:-}:$#" in
-    build:2) build "$(realpath -m "$2")" ;;
+    build:2) build "$2" ;;
     repair:3) repair "$2" "$3" ;;
-    check:2) check "$2" ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    check:2) check "$(realpath "$2")" ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$repo/tests/wheel.sh" >&2 && exit 2 ;;
 esac

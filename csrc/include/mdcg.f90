@@ -5,7 +5,8 @@
 ! `size` to c_sizeof of the variable, then what is needed. Arrays are given by c_loc of a contiguous
 ! target: positions(3, num_nodes) is positions[num_nodes][3] of C, and vector v of a cell is
 ! cell(:, v). Functions are given by c_funloc. Texts that go to the library end with c_null_char;
-! mdcg_text reads those that come from it. An argument that C may leave null is optional.
+! mdcg_text reads those that come from it. An argument that C may leave null is optional, or
+! c_null_ptr or c_null_funptr where it is given by value.
 module mdcg
     use, intrinsic :: iso_c_binding
     implicit none

@@ -352,6 +352,7 @@ def _self(m: dict[str, Any], _: dict[str, Any]) -> None:
             _top(descriptors=["nothing"]),
             r"field descriptors is \"nothing\", expected different names",
         ),
+        (_top(charges=True, dipoles=True), r"field dipoles is there beside charges, expected one"),
         (_top(energy_unit="kcal/mol"), r"field energy_unit is kcal/mol, expected eV"),
         (
             _tensor("contraction", "coefficients", lambda a: a.astype(np.float32)),

@@ -8,4 +8,4 @@ import pytest
 
 _NEEDS = ("nequix", "jax", "equinox", "e3nn_jax", "jraph")
 if not all(map(importlib.util.find_spec, _NEEDS)):
-    pytest.skip(f"{', '.join(_NEEDS)}: pip install nequix", allow_module_level=True)
+    pytest.skip(f"{', '.join(_NEEDS)}: pip install 'mdcg[nequix]'", allow_module_level=True)
