@@ -384,6 +384,7 @@ void PairMDCG::open_member(Member &member, const mdcg_options &options, const md
     with_waves.fixed_waves = 1;
     opened = it.library->open_same(member.model.get(), &with_waves, &model) == MDCG_OK;
     if (opened) member.model = {model, it.library->close};
+    opened = opened && it.library->describe(model, &member.info) == MDCG_OK;    // of this model
   }
   if (opened && !comm->me &&
       std::strstr(it.library->summary(model), "python -m mdcg kernels will make them")) {
