@@ -42,9 +42,9 @@ from ase.io.trajectory import Trajectory
 from ase.md.verlet import VelocityVerlet
 from tqdm import tqdm
 
-from mdcg import MDCGCalculator
+from mdcg import MDCGCalculator, unpatch_model
 from mdcg.cli.patch import main as mdcg_patch
-from mdcg.patch import load_model
+from mdcg.patch import is_patched, load_model
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("original", "patched", "engine")
@@ -109,8 +109,7 @@ def heat_up(atoms: Atoms, temperature: float, seed: int) -> None:
 # %%
 # One run
 # -------
-# All go through the same calculator. It takes a model in memory as it is, so the original stays
-# unpatched.
+# All go through the same calculator, so that only the models differ.
 class Run:
     """Constant-energy dynamics with one model, with its times, energies and frames."""
 
@@ -146,13 +145,15 @@ class Run:
 
 def run_all(options: argparse.Namespace, start: Atoms) -> dict[str, Run]:
     """Run the models in turns of `every` steps."""
+    original, patched = load_model(options.original), load_model(options.patched)
+    if is_patched(original) or not is_patched(patched):
+        sys.exit("--original must be the checkpoint before mdcg-patch, and --patched the one after")
     calculators = {
-        "original": MDCGCalculator(load_model(options.original)),
-        "patched": MDCGCalculator(options.patched),
+        "original": MDCGCalculator(original),
+        "patched": MDCGCalculator(patched),
         "engine": MDCGCalculator(options.package),
     }
-    if calculators["original"].is_patched or not calculators["patched"].is_patched:
-        sys.exit("--original must be the checkpoint before mdcg-patch, and --patched the one after")
+    unpatch_model(original)  # the calculator has patched it in place
     if options.package.suffix != ".mdcg":
         sys.exit(f"--package is {options.package}, expected a package: mdcg-patch IN -o OUT.mdcg")
     for calculator in calculators.values():

@@ -1,4 +1,4 @@
-"""mdcg: fast MACE, NequIP and SevenNet potentials through generated Clebsch-Gordan kernels.
+"""mdcg: fast MACE, NequIP, SevenNet and Nequix potentials on generated Clebsch-Gordan kernels.
 
 Names are resolved when first used, so that ``import mdcg`` loads neither torch nor ase.
 """

@@ -171,19 +171,33 @@ class _ShownWarnings(logging.Handler):
     for each record, so that a program can configure them at any time.
     """
 
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+
     def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:  # as handlers of logging do
+            self.handleError(record)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to show a record.
+
+        This is called without the lock of the handler, because it takes that of `logging`, which
+        programs hold when they configure logging and wait for handlers.
+        """
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
             if any(handler is not self for handler in logger.handlers):
-                return
+                return False
             logger = logger.parent if logger.propagate else None
-        shown = logging.StreamHandler(sys.stderr)
-        shown.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
-        shown.emit(record)
+        return bool(super().filter(record))
 
 
 def show_warnings() -> None:
     """Let warnings of mdcg be seen in programs that do not configure logging."""
     logger = logging.getLogger("mdcg")
     if not any(type(handler).__name__ == _ShownWarnings.__name__ for handler in logger.handlers):
-        logger.addHandler(_ShownWarnings(logging.WARNING))
+        logger.addHandler(_ShownWarnings())

@@ -17,7 +17,7 @@ from ase.units import Bohr
 from ..package import ConversionOptions
 from ..package.cached import named_package
 from ..runtime.cache import is_name
-from .drop_in import are_packages, check_model_type, members_and_options
+from .drop_in import are_packages, members_and_options
 from .engine_report import EngineReport
 from .evaluation import (
     Evaluation,
@@ -218,13 +218,12 @@ class MDCGCalculator(Calculator):
         machine = (kernels, threads, precision, added, memory, bool(fixed_waves))
         places = (info_keys, arrays_keys, charges_key, stress_volume)
         options = Options(device, dtype, head, float(skin), species_types, *machine, *places)
-        members, model_type, options = members_and_options(model, mace, options)
-        if any(map(is_name, members)):
+        members, options = members_and_options(model, mace, options)
+        self._backend: PackageBackend | TorchBackend
+        if are_packages(members):
             kind = None if options.dtype is None else str(options.dtype).removeprefix("torch.")
             wanted = ConversionOptions(None, options.head, precision or kind, dispersion=dispersion)
             members = [named_package(str(m), wanted) if is_name(m) else m for m in members]
-        self._backend: PackageBackend | TorchBackend
-        if are_packages(members):
             self._backend = PackageBackend(members, options)
             backend = self._backend
             energies = [*PROPERTIES] if backend.has_energies else []
@@ -240,8 +239,6 @@ class MDCGCalculator(Calculator):
             from .torch_backend import TorchBackend
 
             self._backend = TorchBackend(members, options)
-        if model_type is not None:
-            check_model_type(model_type, self._backend.model_class)
         self._keeps_waves = bool(fixed_waves)
         self._asked: set[str] = set()
         self._asked_before: set[str] = set()

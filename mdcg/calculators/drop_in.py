@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from glob import glob, has_magic
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ase.data import chemical_symbols
 
 from ..errors import UnsupportedProblemError, a_type
 from ..package.file import is_package
+from ..runtime.cache import is_name
 from .evaluation import Options
 
 
@@ -64,8 +66,8 @@ _CLASSES_OF_TYPE: Mapping[str, tuple[str, ...] | None] = {
 
 def members_and_options(
     model: Any, mace: Mapping[str, Any], options: Options
-) -> tuple[list[Any], str | None, Options]:
-    """Return the models, MACE's model type, and options with those that MACE's keywords state.
+) -> tuple[list[Any], Options]:
+    """Return the models, and options with those that MACE's keywords state.
 
     What a calculator among the models states is an option unless another was given.
     """
@@ -73,8 +75,8 @@ def members_and_options(
     named = _options_of_keywords(mace, own)
     models, stated = models_of(named["model"])
     changes = {name: value for name, value in stated.items() if getattr(options, name) is None}
-    options = replace(options, dtype=named["dtype"], **changes)
-    return models if isinstance(models, list) else [models], named["model_type"], options
+    changes |= {name: named[name] for name in ("dtype", "model_type")}
+    return models if isinstance(models, list) else [models], replace(options, **changes)
 
 
 def _options_of_keywords(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,11 +91,14 @@ def _options_of_keywords(given: Mapping[str, Any], own: Mapping[str, Any]) -> di
     for name, value in given.items():
         keyword = KEYWORDS.get(name)
         if keyword is None:
-            near = get_close_matches(name, [*own, *KEYWORDS], n=1)
+            from .ase_calculator import MDCGCalculator
+
+            *arguments, _ = signature(MDCGCalculator).parameters
+            near = get_close_matches(name, [*arguments, *KEYWORDS], n=1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise TypeError(
-                f"MDCGCalculator was given {name}={value!r}, expected one of its own arguments or "
-                f"of MACECalculator's{hint}"
+                f"MDCGCalculator was given {name}={value!r}, expected one of its own arguments "
+                f"({', '.join(arguments)}) or of MACECalculator's ({', '.join(KEYWORDS)}){hint}"
             )
         if keyword.option is None:
             _require_only(name, value, "MDCGCalculator")
@@ -114,8 +119,10 @@ def _require_only(name: str, value: Any, of: str) -> None:
         )
 
 
-def check_model_type(model_type: str, model_class: str) -> None:
+def check_model_type(model_type: str | None, model_class: str) -> None:
     """Raise ``ValueError`` if a model is not of the type that MACECalculator was told."""
+    if model_type is None:
+        return
     if model_type not in _CLASSES_OF_TYPE:
         raise ValueError(
             f"model_type is {model_type!r}, expected one of: {', '.join(_CLASSES_OF_TYPE)}"
@@ -134,10 +141,14 @@ def _of_mace(calculator: Any) -> tuple[list[Any], dict[str, Any]]:
             "the models of the MACECalculator were compiled (compile_mode), so mdcg cannot patch "
             "them: give a MACECalculator that was made without compile_mode"
         )
-    for name in ("energy_units_to_eV", "length_units_to_A"):
-        _require_only(name, getattr(calculator, name, 1.0), "the MACECalculator")
+    for name in ("energy_units_to_eV", "length_units_to_A", "compute_atomic_stresses"):
+        _require_only(name, getattr(calculator, name, KEYWORDS[name].only), "the MACECalculator")
     names = ("head", "info_keys", "arrays_keys")
     options = {name: getattr(calculator, name, None) for name in names}
+    # an evaluation adds the key of charges, which models of energies do not read
+    added = (getattr(calculator, "charges_key", None), "charges")
+    arrays = options["arrays_keys"] or {}
+    options["arrays_keys"] = {key: arrays[key] for key in arrays if (key, arrays[key]) != added}
     return list(calculator.models), options
 
 
@@ -221,13 +232,16 @@ def _matching(text: str) -> list[str] | None:
 
 
 def are_packages(models: Sequence[Any]) -> bool:
-    """Return whether models are packages; raise ``ValueError`` if some are and others are not."""
-    kinds = [isinstance(m, (str, os.PathLike)) and is_package(m) for m in models]
+    """Return whether models are packages, or names of published ones, which become packages.
+
+    Raises ``ValueError`` if some are and others are not.
+    """
+    kinds = [is_name(m) or (isinstance(m, (str, os.PathLike)) and is_package(m)) for m in models]
     if any(kinds) and not all(kinds):
         other = models[kinds.index(False)]
         named = repr(other) if isinstance(other, (str, os.PathLike)) else a_type(other)
         raise ValueError(
             f"a committee has the member {named}, expected paths of packages (.mdcg), as "
-            "mdcg-patch writes them, or no package at all"
+            "mdcg-patch writes them, or names of published models, or none of these at all"
         )
     return all(kinds)

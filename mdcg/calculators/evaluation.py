@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -83,7 +83,7 @@ RESULTS = ("energy", "energies", "forces", "stress", "stresses")
 # Keys of `atoms.info` that MACECalculator reads for inputs of MACE's models.
 _KEYS = {"total_charge": "charge", "total_spin": "spin"}
 _KEYS_OF_INPUT = _KEYS | {key: name for name, key in _KEYS.items()}
-#: Keys in ``atoms.info``, as MACE reads them: an external field, three numbers in eV/Å/e; a head.
+#: Keys in ``atoms.info``: an external field, three numbers in eV/Å/e; a head (`stated_head`).
 EXTERNAL_FIELD, HEAD = "external_field", "head"
 
 
@@ -108,6 +108,7 @@ class Options:
     arrays_keys: Mapping[str, str] | None = None
     charges_key: str = "Qs"
     stress_volume: str = "cell"
+    model_type: str | None = None  # MACE's name for the kind of model
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.skin) and self.skin >= 0):
@@ -121,6 +122,8 @@ class Options:
             texts = chain.from_iterable(keys.items()) if isinstance(keys, Mapping) else [None]
             if not all(isinstance(text, str) for text in texts):
                 raise TypeError(f"{name} is {keys!r}, expected keys by names of inputs, as texts")
+            if keys:  # a copy, because the caller may change theirs
+                object.__setattr__(self, name, dict(keys))
         if not isinstance(self.charges_key, str):
             raise TypeError(f"charges_key is {self.charges_key!r}, expected the key of an array")
         if self.stress_volume not in ("cell", "mace"):
@@ -297,9 +300,23 @@ def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> F
     return numbers
 
 
-def stated_head(atoms: Atoms, keys: Mapping[str, str] | None) -> str | None:
-    """Return the head that a structure states, or None; `keys` as in :func:`keys_of_input`."""
-    found = stated_value(HEAD, atoms.info, keys)
+def stated_inputs(
+    names: Iterable[str], stated: Mapping[str, Any], keys: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what a structure states of inputs by its keys, unchecked; see `stated_value`."""
+    places = (key for name in names for key in keys_of_input(name, keys))
+    return {key: _plain(stated[key]) for key in places if key in stated}
+
+
+def stated_head(atoms: Atoms, options: Options) -> str | None:
+    """Return the head that a structure states, or None.
+
+    Like in MACE's calculator, a head that the calculator was given comes before
+    ``atoms.info["head"]``, which frames of training data have. A key in `info_keys` is read always.
+    """
+    if options.head is not None and HEAD not in (options.info_keys or {}):
+        return None
+    found = stated_value(HEAD, atoms.info, options.info_keys)
     return None if found is None else str(found[1])
 
 

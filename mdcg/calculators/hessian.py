@@ -23,8 +23,8 @@ def hessian(
     """Return the matrix of :meth:`MDCGCalculator.get_hessian`; `batch` evaluates images."""
     if dtype != "float64":
         raise ValueError(
-            f"the Hessian needs a model in float64, got {dtype}: convert the checkpoint with "
-            "--dtype float64"
+            f"the Hessian needs a model in float64, got {dtype}: give MDCGCalculator "
+            "dtype='float64', or convert the checkpoint of a package with --dtype float64"
         )
     if not 0.0 < step < 0.1:
         raise ValueError(f"step is {step}, expected a length over 0 and below 0.1 Å")

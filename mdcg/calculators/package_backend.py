@@ -30,6 +30,7 @@ from ..errors import (
 from ..package.inputs import FIELD_COMPONENTS
 from ..problem.text import dtype_of
 from .descriptors import LayerFeatures
+from .drop_in import check_model_type
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
     EXTERNAL_FIELD,
@@ -45,6 +46,7 @@ from .evaluation import (
     require_known,
     result_of,
     stated_head,
+    stated_inputs,
     types_by_number,
 )
 from .heat_flux import heat_flux, unfold
@@ -229,6 +231,7 @@ class PackageBackend:
         self.head = first.manifest.get("head") or "Default"
         self.heads = (self.head,)
         self.model_class = first.model.model_class
+        check_model_type(options.model_type, self.model_class)
         self.r_max = max(member.model.r_max for member in self._members)
         self.has_dipoles = all(member.has_dipoles for member in self._members)
         self.has_charges = all(member.has_charges for member in self._members)
@@ -309,8 +312,7 @@ class PackageBackend:
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what structures state of the packages' inputs, and charges of dipoles."""
         names = (*self.input_names, EXTERNAL_FIELD, HEAD)
-        keys = [key for name in names for key in keys_of_input(name, self._options.info_keys)]
-        found = {key: atoms.info[key] for key in keys if key in atoms.info}
+        found = stated_inputs(names, atoms.info, self._options.info_keys)
         charges = atoms.arrays.get(self._options.charges_key)
         return found | ({"charges": charges} if self.has_dipoles and charges is not None else {})
 
@@ -471,12 +473,15 @@ class PackageBackend:
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if the packages cannot use what a structure states of inputs."""
         keys = self._options.info_keys
-        head = stated_head(atoms, keys)
+        head = stated_head(atoms, self._options)
         for member in self._members:
             reads = [each.name for each in member.inputs]
             check_fixed_inputs(self._fixed_inputs, atoms.info, member.path, reads, keys)
             own = member.manifest.get("head")
-            if head is not None and own is not None and head != own:
+            heads = member.manifest.get("heads")
+            # packages of older versions and of most checkpoints with one head have no list
+            several = own not in (None, "Default") if heads is None else len(heads) > 1
+            if head is not None and several and head != own:
                 raise InputError(
                     f"head of the structure is {head!r}, and {member.path} was converted with head "
                     f"{own!r}: convert the checkpoint again with mdcg-patch --head {head}, or "

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from ase import Atoms
 
-from ..errors import CheckpointError, DeviceError, MdcgError, UnsupportedProblemError
+from ..errors import CheckpointError, DeviceError, UnsupportedProblemError, VerificationError
 from ..patch import (
     PatchReport,
     copy_model,
@@ -26,12 +26,14 @@ from ..patch import (
     is_sevennet,
     load_model,
     model_info,
-    model_record,
     patch_model,
+    unpatch_model,
 )
 from ..patch.models import copy_in_dtype
+from ..patch.report import PATCHED
 from ..problem.text import dtype_of
 from .descriptors import LayerFeatures
+from .drop_in import check_model_type
 from .evaluation import Evaluation, Options, known_symbols, mean_of, require_known
 from .neighbors import Edges, SkinNeighborList
 from .torch_models import LoadedModel, MaceModel, NequipModel, SevenNetModel, one_at_a_time
@@ -96,8 +98,7 @@ class TorchBackend:
         with torch.inference_mode(False):  # tensors made in inference mode cannot have gradients
             device = None if options.device is None else as_device(options.device)
             found = [_prepare(model, device, _as_dtype(options.dtype)) for model in models]
-            loaded = [model for model, _ in found]
-            reasons = [_patch_given(model) if patch else "" for model in loaded]
+        loaded = [model for model, _ in found]
         self.name = ", ".join(name for _, name in found)
         # absolute, because the working folder may differ when a copy is opened
         self._files = [
@@ -106,13 +107,7 @@ class TorchBackend:
         ]
         self._options = options
         self._fingerprints = [_fingerprint(model) for model in loaded]
-        self._evaluators = [_evaluator(model, options) for model in loaded]
-        for (model, name), reason in zip(found, reasons, strict=True):
-            if reason:
-                part = " in part" if is_patched(model) else ""
-                _LOG.warning(
-                    "%s runs%s as it was given, without mdcg's kernels: %s", name, part, reason
-                )
+        self._evaluators = _evaluators(loaded, options)
         first = self._evaluators[0]
         info = first.info
         for each in self._evaluators[1:]:
@@ -127,9 +122,12 @@ class TorchBackend:
         self.species = tuple(known_symbols(np.min([e.types for e in self._evaluators], axis=0)))
         self.head, self.heads = first.head, info.heads
         self.model_class = info.model_class
+        check_model_type(options.model_type, self.model_class)
         self.reach = options.reach(self.r_max)
         self.neighbors = SkinNeighborList(info.r_max, options.skin, info.device)
         self._numbers: bytes | None = None
+        if patch:  # last, so that models are as they were if something above is refused
+            _patch_given(models, loaded)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments of a copy: files, or models that were given or changed."""
@@ -152,12 +150,12 @@ class TorchBackend:
 
     @property
     def is_patched(self) -> bool:
-        """Whether all models run on mdcg's kernels."""
+        """Whether layers of all models run on mdcg's kernels."""
         return all(is_patched(each.model) for each in self._evaluators)
 
     @property
     def patch_report(self) -> PatchReport:
-        """Whether each tensor product of the model is patched, or why not."""
+        """Whether each tensor product of the (first) model is patched, or why not."""
         return inspect_model(self.model)
 
     def describe(self) -> str:
@@ -167,11 +165,8 @@ class TorchBackend:
         return kind if count == 1 else f"committee of {count} models, {kind}"
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs of the models besides the geometry."""
-        found: dict[str, Any] = {}
-        for each in self._evaluators:
-            found |= each.inputs_of(atoms)
-        return found
+        """Return what a structure states of inputs, unchecked, by the number of the model."""
+        return {str(n): each.inputs_of(atoms) for n, each in enumerate(self._evaluators)}
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if a model cannot use what a structure states of inputs."""
@@ -208,23 +203,16 @@ class TorchBackend:
         return self.neighbors.update(atoms.positions, cell, atoms.pbc)
 
 
-def _default_head(model: torch.nn.Module) -> str | None:
-    """Return the only head that is named default, which MACE's calculator takes."""
-    heads = [str(head) for head in getattr(model, "heads", None) or ()]
-    found = [head for head in heads if head.lower() == "default"]
-    if len(heads) < 2 or len(found) != 1:
-        return None
-    _LOG.info("head %s of %s, because none was named", found[0], ", ".join(heads))
-    return found[0]
+def _evaluators(models: Sequence[torch.nn.Module], options: Options) -> list[LoadedModel]:
+    # of a mixed committee, only models of NequIP have types
+    others = replace(options, species_types=None) if any(map(is_nequip, models)) else options
 
+    def single(model: torch.nn.Module) -> LoadedModel:
+        if is_nequip(model):
+            return NequipModel(model, options)
+        return SevenNetModel(model, others) if is_sevennet(model) else MaceModel(model, others)
 
-def _evaluator(model: torch.nn.Module, options: Options) -> LoadedModel:
-    if options.head is None:  # the head chosen by mdcg-patch --head, or that is named default
-        head = model_record(model).get("head") or _default_head(model)
-        options = replace(options, head=head)
-    if is_nequip(model):
-        return NequipModel(model, options)
-    return SevenNetModel(model, options) if is_sevennet(model) else MaceModel(model, options)
+    return [single(model) for model in models]
 
 
 def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -296,17 +284,47 @@ def _from_file(
     return loaded.requires_grad_(False)
 
 
-def _patch_given(model: torch.nn.Module) -> str:
-    """Patch a loaded model in place, and return why layers are not patched, or an empty string."""
-    if is_patched(model):
-        return ""
+@torch.inference_mode(False)
+def _patch_given(given: Sequence[Given], loaded: Sequence[torch.nn.Module]) -> None:
+    """Patch, in place, models that were given, or the copies of them that are evaluated.
+
+    A layer that cannot be patched is a warning. After any other error no model is changed.
+    """
+    changed = []
+    try:
+        for original, model in zip(given, loaded, strict=True):
+            if isinstance(original, torch.nn.Module):
+                if not is_patched(model):
+                    changed.append(model)
+                _patch(model, copied=model is not original)
+    except BaseException:
+        for model in changed:
+            unpatch_model(model)
+        raise
+
+
+def _patch(model: torch.nn.Module, copied: bool) -> None:
     try:
         with one_at_a_time(model):
             report = patch_model(model, allow_partial=True)
-    except MdcgError as error:
-        return str(error)
-    _LOG.info("patched the loaded model in place; mdcg.unpatch_model restores it:\n%s", report)
-    return "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
+    except (UnsupportedProblemError, VerificationError) as error:
+        reason = str(error)
+    else:
+        reason = "; ".join(f"{layer.name}: {layer.reason}" for layer in report.refused)
+        if any(layer.status == PATCHED for layer in report.layers):
+            what = (
+                "a copy of the loaded model, because its device or dtype is another"
+                if copied
+                else "the loaded model in place; mdcg.unpatch_model restores it"
+            )
+            _LOG.info("patched %s:\n%s", what, report)
+    if reason:
+        _LOG.warning(
+            "%s runs%s as it was given, without mdcg's kernels: %s",
+            type(model).__name__,
+            " in part" if is_patched(model) else "",
+            reason,
+        )
 
 
 def _other_dtype(model: torch.nn.Module, dtype: torch.dtype) -> bool:
@@ -328,8 +346,8 @@ def _from_module(
 ) -> torch.nn.Module:
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
-            "model is a TorchScript module, whose layers are compiled in; expected the MACE or "
-            "NequIP model it was made from"
+            "model is a TorchScript module, whose layers are compiled in; expected the MACE, "
+            "NequIP or SevenNet model it was made from"
         )
     weights = _weights(model)
     moved = device is not None and weights is not None and weights.device != device

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from ase import Atoms
-from ase.calculators.calculator import InputError
+from ase.calculators.calculator import InputError, equal
 
 from ..errors import UnsupportedProblemError
 from ..package.inputs import SystemInput, system_input
@@ -28,6 +30,7 @@ from ..patch.models import (
     gives_forces,
     mace_batch,
     mace_info,
+    model_record,
     nequip_batch,
     nequip_info,
     sevennet_info,
@@ -43,6 +46,7 @@ from .evaluation import (
     input_values,
     long_cell,
     stated_head,
+    stated_inputs,
     stated_value,
     stress_of,
     stress_volume,
@@ -56,6 +60,7 @@ def as_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
     return tensor.detach().to(device="cpu", dtype=torch.float64).numpy()
 
 
+_LOG = logging.getLogger("mdcg")
 _locks: WeakKeyDictionary[torch.nn.Module, threading.RLock] = WeakKeyDictionary()
 _registry = threading.Lock()
 
@@ -81,10 +86,21 @@ def one_at_a_time(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
+def _default_head(model: torch.nn.Module) -> str | None:
+    """Return the head chosen by mdcg-patch, or the only one named default, as MACE does."""
+    heads = [str(head) for head in getattr(model, "heads", None) or ()]
+    found = [head for head in heads if head.lower() == "default"]
+    chosen = model_record(model).get("head")
+    if chosen or len(heads) < 2 or len(found) != 1:
+        return chosen
+    _LOG.info("head %s of %s, because none was named", found[0], ", ".join(heads))
+    return found[0]
+
+
 class LoadedModel:
     """A loaded model, patched or not, as a function from a geometry to energy, forces and stress.
 
-    The model is not changed. The head of the options may be None if the model has only one.
+    The head of the options may be None if the model has one only, or one that is the default.
     """
 
     #: Whether the energy is by definition the sum of the energies of atoms.
@@ -92,13 +108,22 @@ class LoadedModel:
 
     def __init__(self, model: torch.nn.Module, info: ModelInfo, options: Options) -> None:
         self.model, self.info, self.options = model, info, options
-        self.head = info.heads[info.head_index(options.head)]
+        self.head = info.heads[info.head_index(options.head or _default_head(model))]
         self.types = types_by_number(info.symbols, options.species_types)
         self._parameters = list(model.parameters())  # kept, because collecting them takes 0.5 ms
 
+    def input_names(self) -> tuple[Iterable[str], Iterable[str]]:
+        """Return names of the inputs besides head and geometry: per structure, and per atom."""
+        return (), ()
+
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs of the model besides the geometry."""
-        return {HEAD: self.head_of(atoms)}
+        """Return what a structure states of the inputs besides the geometry, unchecked."""
+        per_structure, per_atom = self.input_names()
+        heads = [HEAD] if len(self.info.heads) > 1 else []
+        return {
+            **stated_inputs([*per_structure, *heads], atoms.info, self.options.info_keys),
+            "arrays": stated_inputs(per_atom, atoms.arrays, self.options.arrays_keys),
+        }
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
@@ -106,7 +131,7 @@ class LoadedModel:
 
     def head_of(self, atoms: Atoms) -> str:
         """Return the head for a structure, which may state one of several."""
-        stated = stated_head(atoms, self.options.info_keys) if len(self.info.heads) > 1 else None
+        stated = stated_head(atoms, self.options) if len(self.info.heads) > 1 else None
         if stated is None:
             return self.head
         if stated not in self.info.heads:
@@ -119,8 +144,8 @@ class LoadedModel:
     def descriptors(self, atoms: Atoms, edges: Edges | None) -> LayerFeatures:
         """Return the features of every atom; there are no edges if there are no atoms."""
         raise UnsupportedProblemError(
-            f"get_descriptors is for MACE models and packages, and this is {self.info.model_class} "
-            f"of {self.info.framework}: convert the checkpoint with "
+            f"get_descriptors is for packages and for MACE models of energies alone, and this is "
+            f"{self.info.model_class} of {self.info.framework}: convert the checkpoint with "
             "'mdcg-patch FILE -o NAME.mdcg' and give that file"
         )
 
@@ -203,24 +228,14 @@ class MaceModel(LoadedModel):
             or self.info.model_class not in _ATOMIC_CLASSES
         )
         self._inputs = self._named_inputs()
-        self._static: tuple[tuple[Any, ...], dict[str, torch.Tensor]] | None = None
+        self._static: tuple[tuple[Any, ...], dict[str, Any], dict[str, torch.Tensor]] | None = None
 
-    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the inputs of the model besides the geometry (head, charge, spin, ...).
-
-        They come from `atoms.info` (``"charge"``, ``"spin"``, or the model's name for them), or if
-        they are per atom, from `atoms.arrays`. Those that MACE has a neutral value for may be
-        missing.
-        """
-        found = super().inputs_of(atoms)
+    def input_names(self) -> tuple[Iterable[str], Iterable[str]]:
+        """Return names of inputs, such as charge and spin."""
+        names: tuple[list[str], list[str]] = ([], [])
         for name, wanted in self._inputs.items():
-            places = (atoms.info, self.options.info_keys)
-            if wanted.per_atom:
-                places = (atoms.arrays, self.options.arrays_keys)
-            stated = stated_value(name, *places)
-            if stated is not None:
-                found[name] = stated[1]
-        return found
+            names[wanted.per_atom].append(name)
+        return names
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
@@ -234,9 +249,12 @@ class MaceModel(LoadedModel):
         found = torch.zeros(0, sum(each.dim for each in irreps))
         if edges is not None:
             with one_at_a_time(self.model), torch.no_grad():
-                found = self.run(atoms, edges, False, False)["node_feats"]
+                out = self.run(atoms, edges, False, False)
+            if "node_feats" not in out:  # models with dipoles
+                return super().descriptors(atoms, edges)
+            found = out["node_feats"]
         features = LayerFeatures.of(as_array(found), [str(each) for each in irreps])
-        # models of dipoles, say, have other features
+        # other models have other features
         return features if features.rows.shape == found.shape else super().descriptors(atoms, edges)
 
     def run(
@@ -287,10 +305,10 @@ class MaceModel(LoadedModel):
             atoms.numbers.tobytes(),
             cell.tobytes(),
             atoms.pbc.tobytes(),
-            *((name, np.asarray(value).tobytes()) for name, value in inputs.items()),
         )
-        if self._static is not None and self._static[0] == key:
-            return self._static[1]
+        known = self._static
+        if known is not None and known[0] == key and equal(known[1], inputs):
+            return known[2]
         no_edges = np.zeros((2, 0), dtype=np.int64)
         data = mace_batch(
             self.info,
@@ -303,7 +321,7 @@ class MaceModel(LoadedModel):
             head=self.head_of(atoms),
             extras=self._tensors(atoms),
         )
-        self._static = (key, data)
+        self._static = (key, copy.deepcopy(inputs), data)
         return data
 
     def _model_cell(self, atoms: Atoms) -> FloatArray:
@@ -323,17 +341,21 @@ class MaceModel(LoadedModel):
             if wanted.number is not None:
                 values = input_values([wanted.number], atoms.info, keys=self.options.info_keys)
                 tensors[name] = torch.tensor(values, **place)
-        for name, value in self.inputs_of(atoms).items():
-            if name in tensors or name not in self._inputs:
                 continue
-            rows, width = n_nodes if self._inputs[name].per_atom else 1, self._inputs[name].width
+            places = (atoms.info, self.options.info_keys)
+            if wanted.per_atom:
+                places = (atoms.arrays, self.options.arrays_keys)
+            stated = stated_value(name, *places)
+            if stated is None:  # MACE has a neutral value
+                continue
+            rows, width = n_nodes if wanted.per_atom else 1, wanted.width
             try:
-                array = np.asarray(value, dtype=np.float64)
+                array = np.asarray(stated[1], dtype=np.float64)
                 array = array.reshape((rows,) if width == 1 else (rows, width))
             except (TypeError, ValueError) as error:
                 raise InputError(
-                    f"{name} is {value!r}, expected {width} number(s) "
-                    f"{'per atom' if self._inputs[name].per_atom else 'for the structure'}"
+                    f"{name} is {stated[1]!r}, expected {width} number(s) "
+                    f"{'per atom' if wanted.per_atom else 'for the structure'}"
                 ) from error
             tensors[name] = torch.tensor(array, **place)
         return tensors
@@ -361,11 +383,9 @@ class NequipModel(LoadedModel):
             for name, (low, high) in categorical_fields(model).items()
         ]
 
-    def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
-        """Return the categorical per-structure fields of the model, from ``atoms.info``."""
-        keys = self.options.info_keys
-        stated = {each.name: stated_value(each.name, atoms.info, keys) for each in self._fields}
-        return {name: found[1] for name, found in stated.items() if found is not None}
+    def input_names(self) -> tuple[Iterable[str], Iterable[str]]:
+        """Return names of the categorical fields of structures."""
+        return [each.name for each in self._fields], ()
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""

@@ -182,6 +182,7 @@ def convert_model(
         "energy_unit": "eV",
         "length_unit": "angstrom",
         "head": None if nequip else info.heads[head],
+        **({} if info.heads == ("Default",) else {"heads": list(info.heads)}),
         "edge_vector": "receiver_minus_sender"
         if info.framework == "mace"
         else "sender_minus_receiver",

@@ -187,7 +187,7 @@ def _load(path: Path, map_location: Any) -> torch.nn.Module:
     known = isinstance(model, torch.nn.Module) and hasattr(model, "atomic_numbers")
     if not (known and hasattr(model, "r_max")):
         raise CheckpointError(
-            f"{path} holds {a_type(model)}, expected a MACE or NequIP model: "
+            f"{path} holds {a_type(model)}, expected a MACE, NequIP or SevenNet model: "
             "give the .model file that mace_run_train writes"
         )
     loaded: torch.nn.Module = model

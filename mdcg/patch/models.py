@@ -150,7 +150,7 @@ def mace_info(model: torch.nn.Module) -> ModelInfo:
     for name in ("atomic_numbers", "r_max"):
         if not hasattr(model, name):
             raise TypeError(
-                f"{type(model).__name__} has no {name}, expected a MACE or NequIP model"
+                f"{type(model).__name__} has no {name}, expected a MACE, NequIP or SevenNet model"
             )
     reference = next((p for p in model.parameters() if p.is_floating_point()), None)
     numbers: Any = model.atomic_numbers

@@ -263,4 +263,4 @@ def test_unpatched_files_are_patched_at_load(
     assert "patched it after loading" in caplog.text
     assert CHECKPOINT.read_bytes() == before
     atoms = small_box()
-    assert_allclose(calc.get_forces(atoms), MDCGCalculator(original).get_forces(atoms), atol=1e-12)
+    assert_allclose(calc.get_forces(atoms), mace_calculator(original).get_forces(atoms), atol=1e-12)

@@ -11,7 +11,7 @@ from ase.build import molecule
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import FIRE
 
-from mdcg import MDCGCalculator
+from mdcg import MDCGCalculator, unpatch_model
 from mdcg.patch import load_model
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "examples" / "data" / "water.model"
@@ -51,6 +51,7 @@ def run(atoms: Atoms, calc: MDCGCalculator, steps: int) -> tuple[np.ndarray, np.
 @pytest.mark.slow
 def test_thousand_steps(seed: int) -> None:
     original, patched = MDCGCalculator(load_model(CHECKPOINT)), MDCGCalculator(CHECKPOINT)
+    unpatch_model(original.model)
     assert patched.is_patched
     assert not original.is_patched
     atoms = start(patched, seed)

@@ -222,7 +222,7 @@ def test_bad_models(tmp_path: Path) -> None:
         MDCGCalculator(tmp_path / "text.model")
     with pytest.raises(ValueError, match=r"has the member .*expected paths of packages"):
         MDCGCalculator([PACKAGE, CHECKPOINT])
-    with pytest.raises(TypeError, match="expected a MACE or NequIP model"):
+    with pytest.raises(TypeError, match="expected a MACE, NequIP or SevenNet model"):
         MDCGCalculator(torch.nn.Linear(2, 2))
     scripted = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(TypeError, match="TorchScript"):

@@ -19,8 +19,14 @@ from ase.calculators.lj import LennardJones
 from ase.calculators.mixing import SumCalculator
 from numpy.testing import assert_allclose
 
-from mdcg import MDCGCalculator, UnsupportedProblemError, patch_model, unpatch_model
-from mdcg.calculators import drop_in
+from mdcg import (
+    KernelCompileError,
+    MDCGCalculator,
+    UnsupportedProblemError,
+    patch_model,
+    unpatch_model,
+)
+from mdcg.calculators import drop_in, torch_backend
 from mdcg.package import ConversionOptions, convert_model
 from mdcg.patch import is_patched
 from mdcg.patch._frameworks import default_dtype
@@ -106,6 +112,7 @@ def test_a_mace_calculator(models: list[torch.nn.Module], caplog: pytest.LogCapt
     compare(calc, given, atoms)
     assert unpatch_model(given.models[0]) > 0
     assert not calc.is_patched
+    calc.reset()
     compare(calc, original, atoms)
 
 
@@ -126,12 +133,40 @@ def test_a_committee_of_models(
         calc = MDCGCalculator(given)
         compare(calc, original, atoms)
         assert {"energy_var", "forces_comm", "forces_var"} <= set(calc.results)
-        repeated = copy.deepcopy(calc).get_property("forces", atoms)
+        other = copy.deepcopy(calc)
+        other.reset()
+        repeated = other.get_property("forces", atoms)
         assert_allclose(repeated, calc.results["forces"], rtol=0, atol=1e-14)
         assert calc.results["forces_committee"].shape == (2, 6, 3)
     assert MDCGCalculator(files).is_patched
     assert "committee of 2 models, patched ScaleShiftMACE" in repr(MDCGCalculator(files))
     assert MDCGCalculator(str(files[0].parent / "*_1.model")).parameters["model"] == str(files[1])
+
+
+def test_a_calculator_that_was_used_before(models: list[torch.nn.Module]) -> None:
+    """An evaluation changes the keys of MACE's calculator, and later changes have no effect."""
+    keys = {"total_charge": "q"}
+    used, new = mace_calculator(models[0], info_keys=keys), mace_calculator(models[1])
+    new.info_keys = dict(keys)
+    used.calculate(slab())
+    assert used.arrays_keys
+    calc = MDCGCalculator([used, new])
+    keys["total_charge"] = 3  # type: ignore[assignment]
+    compare(calc, mace_calculator(models), slab())
+    copy.deepcopy(calc)
+
+
+def test_a_committee_whose_members_read_different_inputs() -> None:
+    """A change of what only the first member reads has its effect."""
+    spec = {"type": "categorical", "per": "graph", "num_classes": 7, "emb_dim": 4, "offset": 3}
+    charged = random_model(embedding_specs={"total_charge": spec})
+    for first, key, values in ((many_heads(), "head", HEADS), (charged, "charge", [0, 1, -1])):
+        calc, atoms = MDCGCalculator([first, random_model()]), slab()
+        for value in values:
+            atoms.info[key] = value
+            found = calc.get_potential_energy(atoms)
+            want = MDCGCalculator([first, random_model()]).get_potential_energy(atoms)
+            assert found == pytest.approx(want, abs=1e-10)
 
 
 def test_stress_of_a_committee(models: list[torch.nn.Module], packages: list[Path]) -> None:
@@ -155,9 +190,10 @@ def test_committees_that_do_not_fit(
         ValueError, match=r"committee have dtype torch\.float64 and torch\.float32, e"
     ):
         MDCGCalculator([copy.deepcopy(models[0]), copy.deepcopy(models[1]).float()])
-    message = r"has the member '.*some_0\.model', expected paths of packages .* or no package at"
-    with pytest.raises(ValueError, match=message):
-        MDCGCalculator([packages[0], str(files[0])])
+    message = r"has the member '.*some_0\.model', expected paths of packages .* or none of these at"
+    for name in (packages[0], "mace-mpa-0"):  # refused before anything is downloaded
+        with pytest.raises(ValueError, match=message):
+            MDCGCalculator([name, str(files[0])])
     with pytest.raises(ValueError, match="a committee has the member a ScaleShiftMACE, expected p"):
         MDCGCalculator([packages[0], copy.deepcopy(models[0])])
     one, two = many_heads(), many_heads()
@@ -231,6 +267,54 @@ def test_a_model_that_is_patched_in_part(caplog: pytest.LogCaptureFixture) -> No
         record.getMessage(),
     )
     assert calc.is_patched
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="mdcg"):
+        MDCGCalculator(model)
+    assert len(caplog.records) == 1, "another calculator of the model says so as well"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"head": "typo"},
+        {"model_type": "DipoleMACE"},
+        {"species_types": {"O": "oxygen"}},
+        {"dtype": "float16"},
+    ],
+)
+def test_a_refusal_leaves_the_model_as_it_was(wrong: dict[str, Any]) -> None:
+    model = random_model()
+    with pytest.raises(ValueError, match=r"typo|DipoleMACE|species_types|float16"):
+        MDCGCalculator(model, **wrong)
+    assert not is_patched(model)
+
+
+def test_a_failure_leaves_all_models_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing compiler is an error, as for packages, and no reason to run without kernels."""
+    models = [random_model(3), random_model(4), random_model(5)]
+    patch_model(models[0])
+
+    def patch(model: torch.nn.Module, **options: bool) -> Any:
+        if model is models[2]:
+            raise KernelCompileError("no C++ compiler was found")
+        return patch_model(model, **options)
+
+    monkeypatch.setattr(torch_backend, "patch_model", patch)
+    with pytest.raises(KernelCompileError, match=r"no C\+\+ compiler"):
+        MDCGCalculator(models)
+    assert [is_patched(model) for model in models] == [True, False, False]
+
+
+def test_a_model_in_another_precision(caplog: pytest.LogCaptureFixture) -> None:
+    model = random_model()
+    with caplog.at_level(logging.INFO, logger="mdcg"):
+        calc = MDCGCalculator(model, dtype="float32")
+    assert (
+        "patched a copy of the loaded model, because its device or dtype is another" in caplog.text
+    )
+    assert "in place" not in caplog.text
+    assert calc.is_patched
+    assert not is_patched(model)
 
 
 # ---- keywords ----
@@ -294,7 +378,13 @@ def test_the_table_has_every_keyword_of_mace() -> None:
         ({"charges_key": 3}, "charges_key is 3, expected the key of an array"),
         ({"stress_volume": "vasp"}, "stress_volume is 'vasp', expected 'cell' or 'mace'"),
         ({"default_dtyp": "float64"}, "default_dtyp='float64', expected .*: did you mean default_"),
-        ({"zzz": 1}, "was given zzz=1, expected one of its own arguments or of MACECalculator's$"),
+        ({"dispersio": "pbe"}, r"dispersio='pbe', expected .*: did you mean dispersion\?"),
+        ({"thread": 2}, r"thread=2, expected .*: did you mean threads\?"),
+        (
+            {"zzz": 1},
+            r"was given zzz=1, expected one of its own arguments \(model, device, .*, stress_volum"
+            r"e, .*\) or of MACECalculator's \(model_paths, .*, compute_atomic_stresses\)$",
+        ),
         ({"models": []}, "model and models were both given, expected one of them"),
         ({"default_dtype": "float64", "dtype": "float32"}, "dtype and default_dtype were both giv"),
     ],
@@ -309,6 +399,10 @@ def test_keywords_without_a_meaning(
 def test_units_of_a_mace_calculator(models: list[torch.nn.Module]) -> None:
     with pytest.raises(ValueError, match=r"energy_units_to_eV of the MACECalculator is 27\.2, exp"):
         MDCGCalculator(mace_calculator(models[0], energy_units_to_eV=27.2))
+    with pytest.raises(
+        ValueError, match="compute_atomic_stresses of the MACECalculator is True, e"
+    ):
+        MDCGCalculator(mace_calculator(models[0], compute_atomic_stresses=True))
 
 
 # ---- descriptors ----
@@ -355,6 +449,15 @@ def test_descriptors_are_those_of_mace(shape: str, tmp_path: Path) -> None:
         for number in (0, -2, count + 1):
             with pytest.raises(ValueError, match=f"is {number}, expected 1 to {count}, or -1 for"):
                 calc.get_descriptors(slab(), num_layers=number)
+
+
+def test_descriptors_of_a_model_with_dipoles() -> None:
+    from e3nn import o3
+
+    model = random_model(model_class="EnergyDipolesMACE", MLP_irreps=o3.Irreps("4x0e+4x1o"))
+    message = "is for packages and for MACE models of energies alone, and this is EnergyDipolesMACE"
+    with pytest.raises(UnsupportedProblemError, match=message):
+        MDCGCalculator(model).get_descriptors(slab())
 
 
 def test_descriptors_of_committees(models: list[torch.nn.Module], packages: list[Path]) -> None:
@@ -409,13 +512,15 @@ def test_the_head_that_a_structure_states(tmp_path: Path) -> None:
         calculator = mace_calculator(model, head=head)
         with default_dtype(torch.float64):
             wanted[head] = calculator.get_potential_energy(atoms)
-    calc = MDCGCalculator(mace_calculator(model, head="pbe"))
+    calc = MDCGCalculator(copy.deepcopy(model))
     atoms.calc = calc
     for head in (None, "r2scan", "Default", "pbe"):
         if head is not None:
             atoms.info["head"] = np.str_(head)
-        assert atoms.get_potential_energy() == pytest.approx(wanted[head or "pbe"], abs=1e-10)
+        assert atoms.get_potential_energy() == pytest.approx(wanted[head or "Default"], abs=1e-10)
     atoms.info["head"] = "scan"
+    assert calc.check_state(atoms) == ["info"]
+    atoms.write(tmp_path / "x.traj")
     message = "head of the structure is 'scan', expected one of the model's: pbe, Default, r2scan"
     with pytest.raises(InputError, match=message):
         atoms.get_potential_energy()
@@ -423,6 +528,23 @@ def test_the_head_that_a_structure_states(tmp_path: Path) -> None:
     calc = MDCGCalculator(copy.deepcopy(model), info_keys={"head": "level"})
     assert calc.parameters["head"] == "Default", "the head that MACE's calculator takes"
     assert calc.get_potential_energy(atoms) == pytest.approx(wanted["r2scan"], abs=1e-10)
+
+
+def test_the_head_of_the_calculator_comes_first(tmp_path: Path) -> None:
+    """Frames of training data state heads, which MACE's calculator does not read."""
+    model, atoms, path = many_heads(), slab(), tmp_path / "pbe.mdcg"
+    convert_model(model, ConversionOptions(head="pbe")).save(path)
+    atoms.info["head"] = "r2scan"
+    original = mace_calculator(model, head="pbe")
+    compare(MDCGCalculator(mace_calculator(model, head="pbe")), original, atoms)
+    compare(MDCGCalculator(copy.deepcopy(model), head="pbe"), original, atoms)
+    compare(MDCGCalculator(path, head="pbe"), original, atoms)
+    calc = MDCGCalculator(mace_calculator(model, head="pbe"), info_keys={"head": "head"})
+    compare(calc, mace_calculator(model, head="r2scan"), atoms)
+    with pytest.raises(
+        InputError, match=r"head of the structure is 'r2scan', and .*with head 'pbe'"
+    ):
+        MDCGCalculator(path, head="pbe", info_keys={"head": "head"}).get_forces(atoms)
 
 
 def test_a_package_has_one_head(tmp_path: Path, packages: list[Path]) -> None:
@@ -441,8 +563,35 @@ def test_a_package_has_one_head(tmp_path: Path, packages: list[Path]) -> None:
     for evaluate in (calc.get_potential_energy, calc.get_descriptors, lambda a: calc.batch([a])):
         with pytest.raises(InputError, match=message):
             evaluate(atoms)
-    atoms.info["head"] = "Default"
-    assert MDCGCalculator(packages[0]).get_potential_energy(atoms)
+    assert MDCGCalculator(packages[0]).get_potential_energy(atoms), "there is no other head"
+
+
+@pytest.mark.parametrize(
+    ("heads", "listed", "refused"),
+    [
+        (["Default"], None, False),
+        (["pbe"], ["pbe"], False),
+        (["Default", "r2scan"], ["Default", "r2scan"], True),
+    ],
+)
+def test_heads_of_the_checkpoint(
+    heads: list[str], listed: list[str] | None, refused: bool, tmp_path: Path
+) -> None:
+    """A package of one of several heads refuses structures of another, and no other package."""
+    scale = {"atomic_inter_scale": [1.0] * len(heads), "atomic_inter_shift": [0.0] * len(heads)}
+    energies = np.linspace(-3.0, -1.0, 2 * len(heads)).reshape(-1, 2)
+    model, path = random_model(heads=heads, atomic_energies=energies, **scale), tmp_path / "h.mdcg"
+    package = convert_model(model, ConversionOptions(head=heads[0]))
+    assert package.manifest.get("heads") == listed
+    package.save(path)
+    atoms = slab()
+    atoms.info["head"] = "r2scan"
+    if refused:
+        with pytest.raises(InputError, match=r"'r2scan', and .* was converted with head 'Default'"):
+            MDCGCalculator(path).get_potential_energy(atoms)
+    else:
+        compare(MDCGCalculator(path), mace_calculator(model), atoms)
+        compare(MDCGCalculator(model), mace_calculator(model), atoms)
 
 
 # ---- keys of inputs ----

@@ -166,7 +166,7 @@ def test_wrong_shapes() -> None:
 
 
 def test_model_info_of_something_else() -> None:
-    with pytest.raises(TypeError, match="expected a MACE or NequIP model"):
+    with pytest.raises(TypeError, match="expected a MACE, NequIP or SevenNet model"):
         model_info(torch.nn.Linear(1, 1))
 
 
