@@ -142,6 +142,23 @@ def test_a_program_that_wants_no_warnings(how: str, tmp_path: Path) -> None:
     assert terminal(tmp_path, code, "new", compiler=False) == ""
 
 
+def test_a_program_that_configures_its_log_in_another_thread(tmp_path: Path) -> None:
+    """A thread that warns does not hold the handler while it waits for the lock of logging."""
+    code = f"""
+{LOG}import threading, time, mdcg
+lock, (handler,) = logging._lock, log.handlers
+log.isEnabledFor(logging.WARNING)  # kept, so that the thread comes as far as the handler
+with lock:  # as in logging.config.dictConfig, which then asks for the handler
+    thread = threading.Thread(target=log.warning, args=["once"])
+    thread.start()
+    time.sleep(0.5)
+    assert handler.lock.acquire(timeout=20), "deadlock"
+    handler.lock.release()
+thread.join()
+"""
+    assert terminal(tmp_path, code, "new") == "WARNING:mdcg:once\n"
+
+
 def test_a_checkpoint_whose_library_configures_the_log(tmp_path: Path) -> None:
     """mace warns through logging.warning, which configures the root logger: nothing comes twice."""
     code = f"""

@@ -15,7 +15,7 @@ from ase import Atoms
 from ase.calculators.calculator import InputError, PropertyNotImplementedError
 
 from mdcg import MDCGCalculator, UnsupportedProblemError
-from mdcg.patch import patch_model
+from mdcg.patch import load_model, patch_model
 from mdcg.patch.nequip_files import nequip_state
 
 from ..engine.copies import check_copies
@@ -242,6 +242,22 @@ def test_a_calculator_of_nequip(build: Callable[..., torch.nn.Module]) -> None:
     message = "has an Identity, which is compiled, .*: give the .ckpt or .nequip.zip that it was"
     with pytest.raises(UnsupportedProblemError, match=message):
         MDCGCalculator(calculator)
+
+
+def test_types_in_a_mixed_committee(build: Callable[..., torch.nn.Module]) -> None:
+    """The types of a NequIPCalculator are not asked of a model of another framework."""
+    pytest.importorskip("mace", reason="one of the models is MACE's")
+    data = Path(__file__).resolve().parents[2] / "examples" / "data"
+    models = [load_model(data / f"water.{ending}") for ending in ("ckpt", "model")]
+    singles = [MDCGCalculator(model) for model in models]
+    atoms = ase.build.molecule("H2O")
+    want = np.mean([calc.get_forces(atoms) for calc in singles], axis=0)
+    given = of_the_library(models[0], {"H": "H", "O": "O"})
+    assert MDCGCalculator([given, models[1]]).get_forces(atoms) == pytest.approx(want, abs=1e-12)
+    with pytest.raises(
+        ValueError, match="species_types is for NequIP models; a MACE model has che"
+    ):
+        MDCGCalculator(models[1], species_types={"H": "H", "O": "O"})
 
 
 def test_stress_of_molecules_as_in_mace(build: Callable[..., torch.nn.Module]) -> None:
