@@ -55,10 +55,11 @@ class MDCGCalculator(Calculator):
         A package (``.mdcg``) written by ``mdcg-patch``, which runs in mdcg's engine, without torch.
         Or a model that runs in its own framework: a checkpoint of MACE, NequIP (``.ckpt``,
         ``.nequip.zip``) or SevenNet, which is patched after loading (logged at INFO; the file does
-        not change); a loaded model, which is patched in place (:func:`mdcg.unpatch_model` restores
-        it); or a ``MACECalculator``, ``NequIPCalculator`` or ``SevenNetCalculator``, with its
-        models, head and keys. Layers that cannot be patched run as given, with a warning. Or the
-        name of a published model, such as ``"mace-mpa-0"``, ``"sevennet-0"`` or
+        not change) or refused; a loaded model, which is patched in place, unless `device` or
+        `dtype` ask for a copy (:func:`mdcg.unpatch_model` restores it); or a ``MACECalculator``,
+        ``NequIPCalculator`` or ``SevenNetCalculator``, with its models, head and keys. Layers of
+        loaded models that cannot be patched run as given, with a warning. Or the name of a
+        published model, such as ``"mace-mpa-0"``, ``"sevennet-0"`` or
         ``"nequip.net:GROUP/MODEL:VERSION"``, whose package downloads and keeps the checkpoint; it
         is converted once, into mdcg's cache, and compared with the original. Several models, or a
         text with wildcards, are a committee: of packages, or of models in torch with one cutoff.
@@ -73,7 +74,8 @@ class MDCGCalculator(Calculator):
         they are made.
     head : str, optional
         Head of a model with several heads, which must be named, unless torch runs the model and
-        one of its heads is named default. ``atoms.info["head"]`` names another one.
+        one of its heads is named default. If it is None, or if `info_keys` has ``"head"``,
+        ``atoms.info["head"]`` names another one.
     skin : float
         Length in Å by which the neighbour list is longer than the cutoff. A list is used again
         until an atom has moved by half the skin, or less if the cell is strained. Results do not
@@ -122,7 +124,7 @@ class MDCGCalculator(Calculator):
         along x, y and z and are 5 `r_max` (L + 1) long, where L is the largest coordinate in Å.
         Molecules then have a stress, too.
     charges_key : str
-        The array of the atoms with fixed charges, for packages that predict dipoles.
+        For packages that predict dipoles: the array of the atoms with fixed charges.
     info_keys, arrays_keys : mapping of str to str, optional
         The keys of ``atoms.info`` and ``atoms.arrays`` for inputs of the model, such as
         ``{"total_charge": "q", "head": "level"}``; other inputs keep their usual keys.
@@ -255,17 +257,17 @@ class MDCGCalculator(Calculator):
 
     @property
     def model(self) -> torch.nn.Module | None:
-        """The torch model that is evaluated; None for packages."""
+        """The torch model that is evaluated, of a committee the first; None for packages."""
         return self._backend.model
 
     @property
     def is_patched(self) -> bool:
-        """Whether a torch model runs on mdcg's kernels; False for unpatched ones and packages."""
+        """Whether layers of a torch model run on mdcg's kernels; False for packages."""
         return self._backend.is_patched
 
     @property
     def patch_report(self) -> PatchReport | None:
-        """Whether each tensor product of a torch model is patched, and why not; or None."""
+        """Whether each tensor product of the (first) torch model is patched, or None."""
         return self._backend.patch_report
 
     @property
@@ -332,21 +334,21 @@ class MDCGCalculator(Calculator):
         invariants_only : bool, optional
             True: invariant features alone, as ``MACECalculator`` returns them by default. False:
             all features, but of the last layer the invariant ones, as in MACE. None: True for
-            models that torch runs, and for packages all features of all layers of the first
-            package.
+            models that torch runs, and for packages, if `num_layers` is -1, all features of all
+            layers, of a committee those of the first package.
         num_layers : int
             Features of so many layers, counted from the first; -1 stands for all.
 
         Returns
         -------
         numpy.ndarray, shape (n_nodes, n_features)
-            The features of each layer, in sequence, each in the order of its irreps. A committee
-            gives a list of one array for each member, as in MACE.
+            The features of each layer, in sequence, each in the order of its irreps. Except for
+            packages without these options, a committee gives a list of an array for each member.
 
         Raises
         ------
         UnsupportedProblemError
-            A model that torch runs has no such features: models of NequIP and SevenNet.
+            Torch runs the model, and it is no MACE model of energies alone.
         ValueError
             The model has fewer layers.
         """

@@ -19,9 +19,8 @@ using nlohmann::json;
 
 // Fields of a manifest that do not change what is computed.
 constexpr const char* NOT_KERNELS[] = {
-    "format",  "mdcg_version", "architecture", "model_class",    "source", "verification",
-    "options", "head",         "heads",        "type_names",     "atomic_numbers",
-    "inputs",  "input_network"};
+    "format", "mdcg_version", "architecture", "model_class",    "source", "verification", "options",
+    "head",   "heads",        "type_names",   "atomic_numbers", "inputs", "input_network"};
 
 // A member that is an object; an empty object if it is absent.
 const json& member(const json& object, const std::string& key) {
