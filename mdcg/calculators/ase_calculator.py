@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -220,7 +221,7 @@ class MDCGCalculator(Calculator):
         machine = (kernels, threads, precision, added, memory, bool(fixed_waves))
         places = (info_keys, arrays_keys, charges_key, stress_volume)
         options = Options(device, dtype, head, float(skin), species_types, *machine, *places)
-        members, options = members_and_options(model, mace, options)
+        members, options = members_and_options(model, mace, options, signature(MDCGCalculator))
         self._backend: PackageBackend | TorchBackend
         if are_packages(members):
             kind = None if options.dtype is None else str(options.dtype).removeprefix("torch.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from glob import glob, has_magic
-from inspect import signature
+from inspect import Signature
 from pathlib import Path
 from typing import Any
 
@@ -65,35 +65,36 @@ _CLASSES_OF_TYPE: Mapping[str, tuple[str, ...] | None] = {
 
 
 def members_and_options(
-    model: Any, mace: Mapping[str, Any], options: Options
+    model: Any, mace: Mapping[str, Any], options: Options, own: Signature
 ) -> tuple[list[Any], Options]:
     """Return the models, and options with those that MACE's keywords state.
 
-    What a calculator among the models states is an option unless another was given.
+    What a calculator among the models states is an option unless another was given. `own` is the
+    signature of MDCGCalculator, for messages.
     """
-    own = {"model": model, "dtype": options.dtype, "model_type": None}
-    named = _options_of_keywords(mace, own)
+    known = {"model": model, "dtype": options.dtype, "model_type": None}
+    named = _options_of_keywords(mace, known, own)
     models, stated = models_of(named["model"])
     changes = {name: value for name, value in stated.items() if getattr(options, name) is None}
     changes |= {name: named[name] for name in ("dtype", "model_type")}
     return models if isinstance(models, list) else [models], replace(options, **changes)
 
 
-def _options_of_keywords(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of_keywords(
+    given: Mapping[str, Any], known: Mapping[str, Any], own: Signature
+) -> dict[str, Any]:
     """Return options of MDCGCalculator, some of them from keywords of MACECalculator.
 
-    `own` has the options that were given by mdcg's names, or None. Raises ``TypeError`` for an
+    `known` has the options that were given by mdcg's names, or None. Raises ``TypeError`` for an
     unknown keyword and for an option that was given twice, and ``ValueError`` for a value that has
     no meaning here.
     """
-    found = dict(own)
-    names = {option: option for option, value in own.items() if value is not None}
+    found = dict(known)
+    names = {option: option for option, value in known.items() if value is not None}
     for name, value in given.items():
         keyword = KEYWORDS.get(name)
         if keyword is None:
-            from .ase_calculator import MDCGCalculator
-
-            *arguments, _ = signature(MDCGCalculator).parameters
+            *arguments, _ = own.parameters
             near = get_close_matches(name, [*arguments, *KEYWORDS], n=1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise TypeError(

@@ -413,7 +413,8 @@ def test_descriptors(kind: Kind) -> None:
     calc, atoms = kind.make(), box()
     if kind.name == "nequip":
         message = (
-            "get_descriptors is for MACE models and packages, and this is GraphModel of nequip"
+            "get_descriptors is for packages and for MACE models of energies alone, and this is "
+            "GraphModel of nequip"
         )
         with pytest.raises(UnsupportedProblemError, match=message):
             calc.get_descriptors(atoms)

@@ -118,7 +118,9 @@ def test_a_committee_and_what_it_lacks(tmp_path: Path) -> None:
     found = calc.get_property("forces", atoms)
     single = [MDCGCalculator(path).get_property("forces", atoms) for path in paths]
     assert_allclose(found, np.mean(single, axis=0), atol=1e-7)
-    message = "get_descriptors is for MACE models and packages, and this is AtomGraphSequential"
+    message = (
+        "is for packages and for MACE models of energies alone, and this is AtomGraphSequential"
+    )
     with pytest.raises(UnsupportedProblemError, match=message):
         calc.get_descriptors(atoms)
     with pytest.raises(ValueError, match="species_types is for NequIP models; a SevenNet model h"):
