@@ -99,6 +99,8 @@ def test_a_checkpoint(tmp_path: Path) -> None:
         assert again.get_potential_energy(atoms) == found[modal]
     assert len(set(found.values())) == 3
     atoms.info["head"] = "R2SCAN"
+    assert calc.get_potential_energy(atoms) == found[modal], "the head of the calculator goes first"
+    calc = MDCGCalculator(path, head=modal, info_keys={"head": "head"})
     assert calc.get_potential_energy(atoms) == found["R2SCAN"]
     atoms.info["head"] = "scan"
     with pytest.raises(InputError, match="is 'scan', expected one of the model's: PBE, R2SCAN, lo"):
