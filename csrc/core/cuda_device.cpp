@@ -1,11 +1,15 @@
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <unordered_map>
+#include <vector>
 
 #include "core/cuda_functions.hpp"
 #include "core/device.hpp"
+#include "core/kernel_cache.hpp"
 #include "core/shared_library.hpp"
 
 namespace mdcg {
@@ -53,19 +57,25 @@ const SharedLibrary& cuda_library() {
     return library;
 }
 
-// The newest HIP in the loader's path, or that of the usual folder.
+// HIP of $ROCM_PATH, of the usual folder or of the loader's path, the newest of each. The order is
+// that of hiprtc in mdcg/runtime/hiprtc.py.
 SharedLibrary open_hip() {
-    for (const char* name : {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}) {
-        try {
-            return SharedLibrary::lasting(name);
-        } catch (const std::runtime_error&) {
+    std::vector<std::string> folders = {"/opt/rocm/lib/", ""};
+    if (const std::string named = variable("ROCM_PATH"); !named.empty())
+        folders.insert(folders.begin(), named + "/lib/");
+    std::string reason;
+    for (const std::string& folder : folders)
+        for (const char* suffix : {".so.7", ".so.6", ".so.5", ".so"}) {
+            const std::string path = folder + "libamdhip64" + suffix;
+            std::error_code ignored;
+            if (!folder.empty() && !std::filesystem::exists(path, ignored)) continue;
+            try {
+                return SharedLibrary::lasting(path);
+            } catch (const std::runtime_error& error) {
+                if (reason.empty()) reason = error.what();
+            }
         }
-    }
-    try {
-        return SharedLibrary::lasting("/opt/rocm/lib/libamdhip64.so");
-    } catch (const std::runtime_error&) {
-        return SharedLibrary::lasting("libamdhip64.so");
-    }
+    throw std::runtime_error(reason);
 }
 
 const SharedLibrary& driver_library() {
@@ -228,10 +238,19 @@ std::string target_name(int capability) {
     return text;
 }
 
+namespace {
+// HIP tells 10,000,000 * major + 100,000 * minor + patch.
+int as_of_cuda(Vendor vendor, int version) {
+    if (vendor == Vendor::nvidia) return version;
+    return version / 10000000 * 1000 + version / 100000 % 100 * 10;
+}
+}  // namespace
+
 int driver_version(Vendor vendor) {
     const cuda::VendorScope scope(vendor);
-    cuda::cuDriverGetVersion.need();
-    return available_driver_version(vendor);
+    int version = 0;
+    cuda::cuDriverGetVersion(&version);
+    return as_of_cuda(vendor, version);
 }
 
 int available_driver_version(Vendor vendor) {
@@ -240,9 +259,7 @@ int available_driver_version(Vendor vendor) {
     try {
         int version = 0;
         const auto run = symbol<int (*)(int*)>(amd ? "hipDriverGetVersion" : "cuDriverGetVersion");
-        if (run == nullptr || run(&version) != 0) return 0;
-        // HIP: 10,000,000 * major + 100,000 * minor + patch
-        return amd ? version / 10000000 * 1000 + version / 100000 % 100 * 10 : version;
+        return run != nullptr && run(&version) == 0 ? as_of_cuda(vendor, version) : 0;
     } catch (const std::runtime_error&) {
         return 0;
     }

@@ -41,7 +41,17 @@ public:
     // Throws DeviceError if the driver has no such function or refuses the call.
     void operator()(Arguments... arguments) const { check(status(arguments...), name()); }
     int status(Arguments... arguments) const { return address()(arguments...); }
-    bool available() const { return name() != nullptr && find_function(name()) != nullptr; }
+    bool available() const {
+        const int driver = static_cast<int>(vendor());
+        if (pointers_[driver].load(std::memory_order_acquire) != nullptr) return true;
+        if (name() == nullptr || missing_[driver].load(std::memory_order_relaxed)) return false;
+        const auto found = reinterpret_cast<Pointer>(find_function(name()));
+        if (found == nullptr)
+            missing_[driver].store(true, std::memory_order_relaxed);
+        else
+            pointers_[driver].store(found, std::memory_order_release);
+        return found != nullptr;
+    }
     void need() const { address(); }
     const char* name() const { return names_[static_cast<int>(vendor())]; }
 
@@ -59,6 +69,7 @@ private:
 
     const char* names_[2];
     mutable std::atomic<Pointer> pointers_[2]{};
+    mutable std::atomic<bool> missing_[2]{};  // found by available()
 };
 
 // Types of cuda.h

@@ -63,12 +63,14 @@ struct BytesOfDevice {
     std::size_t free = 0, total = 0;
 };
 BytesOfDevice device_memory(int device);
-// The same for one device in all processes.
+// The same for one device in all processes. Some cards of AMD have no serial number: theirs may be
+// that of another.
 std::array<unsigned char, 16> device_uuid(int device);
 // The version of CUDA that the driver is made for, or that of HIP: 1000 * major + 10 * minor.
 int driver_version(Vendor vendor);
 std::string driver_version_text(Vendor vendor);  // "CUDA 12.4", "HIP 6.2"
-// driver_version() without starting the driver; 0 if there is none.
+// The same without an error, 0 if there is no driver. This does not start NVIDIA's driver; HIP's
+// starts at every call.
 int available_driver_version(Vendor vendor);
 
 // A stream of a device: work that is enqueued on it runs in order. With NO_DEVICE, all operations

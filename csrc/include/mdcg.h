@@ -112,7 +112,7 @@ typedef struct mdcg_device {
     size_t size;
     int number;             /* of the device in this process, as in "cuda:N" or "hip:N" */
     int count;              /* devices that this process sees */
-    unsigned char uuid[16]; /* the same for the same device in all processes */
+    unsigned char uuid[16]; /* the same in all processes; cards of AMD may share it */
 } mdcg_device;
 
 /* Identifies a list of edges, so that a model reads it only once. Set both numbers to 0 at first,

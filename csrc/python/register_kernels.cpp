@@ -145,7 +145,7 @@ void register_cuda(py::module_& m) {
     m.def(
         "cuda_compute_capability", [](int device) { return mdcg::compute_capability(device); },
         py::arg("device"));
-    m.def("cuda_device_name", &mdcg::device_name, py::arg("device"));
+    m.def("device_name", &mdcg::device_name, py::arg("device"));
     m.def(
         "cuda_driver_version", [] { return mdcg::driver_version(mdcg::Vendor::nvidia); },
         "Return the version of CUDA that the driver is made for, as 1000 * major + 10 * minor.");
@@ -155,7 +155,7 @@ void register_cuda(py::module_& m) {
         "Return the same without starting the driver; 0 where there is none.");
     m.def(
         "hip_available_version", [] { return mdcg::available_driver_version(mdcg::Vendor::amd); },
-        "Return the same of AMD's driver and HIP.");
+        "Return the same of AMD's driver and HIP, which this call starts.");
     m.def("parse_device", &mdcg::parse_device, py::arg("name"),
           "Return the number of a device such as \"cuda:1\" or \"hip\"; -1 for \"cpu\".");
     m.def(

@@ -16,6 +16,7 @@ import torch
 from ase import Atoms
 
 from ..errors import CheckpointError, DeviceError, UnsupportedProblemError, VerificationError
+from ..ops.kernels import torch_has_cuda
 from ..patch import (
     PatchReport,
     copy_model,
@@ -231,13 +232,12 @@ def as_device(device: str | torch.device) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected 'cpu', 'cuda' or None")
     if found.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = torch.cuda.device_count() if torch_has_cuda() else 0
         if (found.index or 0) >= count:
-            why = (
-                f"this torch ({torch.__version__}) is built without CUDA"
-                if torch.version.cuda is None
-                else f"torch finds {count} CUDA devices"
-            )
+            why = f"torch finds {count} CUDA devices"
+            if torch.version.cuda is None:
+                build = "without CUDA" if torch.version.hip is None else "for ROCm, not for CUDA"
+                why = f"this torch ({torch.__version__}) is built {build}"
             raise DeviceError(
                 f"device {device!s} was requested, but {why}; use the device cpu or install a "
                 "torch that can use the GPU"

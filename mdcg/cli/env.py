@@ -25,6 +25,7 @@ _PACKAGES = (
 _FOREIGN_VARIABLES = (
     *("CXX", "OMP_NUM_THREADS", "OMP_PROC_BIND", "MKL_NUM_THREADS", "XDG_CACHE_HOME"),
     *("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "MALLOC_MMAP_THRESHOLD_"),
+    *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "ROCM_PATH"),
 )
 _TIMEOUT_S = 10.0
 
@@ -152,9 +153,12 @@ def _gpus(kind: str) -> list[str] | str:
     while True:
         try:
             number = _core.parse_device(f"{kind}:{len(found)}")
-            found.append(f"{_core.device_target(number)} {_core.cuda_device_name(number)}")
         except RuntimeError as error:
             return found or f"none ({error})"
+        try:
+            found.append(f"{_core.device_target(number)} {_core.device_name(number)}")
+        except RuntimeError as error:
+            found.append(f"{kind}:{len(found)} cannot be used ({error})")
 
 
 def _driver() -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import KernelCompileError, UnsupportedProblemError, format_table
+from ..package.file import write_file
 from . import selftest_device, selftest_engine
 from ._common import OK, heavy_work, sentence
 
@@ -100,14 +101,23 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a table; return 3 if an error is above its limit."""
-    of_device = options.device is not None
+    of_device, path = options.device is not None, options.report
+
+    def save(results: dict[str, Any]) -> None:
+        if path is not None:
+            write_file(path, (_json(results) + "\n").encode())
+
+    save({"passed": False, "running": "the start"})  # a path that cannot be written ends it here
     with heavy_work(logging.INFO if options.verbose else logging.WARNING):
-        results = selftest_device.test_device(options.device) if of_device else compare()
-    text = json.dumps(results, indent=2, ensure_ascii=False)
-    if options.report is not None:
-        options.report.write_text(text + "\n", encoding="utf-8")
-    print(text if options.json else (selftest_device.show if of_device else show)(results))
+        results = selftest_device.test_device(options.device, save) if of_device else compare()
+    shown = selftest_device.show if of_device else show
+    print(_json(results) if options.json else shown(results), flush=True)
+    save(results)
     return OK if results["passed"] else 3
+
+
+def _json(results: dict[str, Any]) -> str:
+    return json.dumps(results, indent=2, ensure_ascii=False)
 
 
 def compare() -> dict[str, Any]:
@@ -131,8 +141,13 @@ def _patched_cases() -> list[dict[str, Any]]:
         import torch
     except ModuleNotFoundError as error:
         return [{**none, "skipped": sentence(error)}]
+    from ..ops.kernels import torch_has_cuda
+
     cases: list[dict[str, Any]] = []
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    devices = ["cpu", "cuda"] if torch_has_cuda() else ["cpu"]
+    if torch.version.hip is not None:
+        reason = "patched models have no kernels for AMD's devices, which this torch is built for"
+        cases.append({**none, "device": "cuda", "skipped": reason})
     try:
         find_compiler()
     except KernelCompileError as error:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import format_table
+from ..errors import OutputError, format_table
 from .selftest_networks import NETWORKS
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-# Largest deviations from the CPU in float64: of the energy of an atom in eV, and of forces relative
-# to their root mean square.
+# Largest deviations of both precisions from the CPU in float64: of the energy of an atom in eV, of
+# forces relative to their root mean square, and of the stress relative to its largest component.
 LIMITS = {"float64": 1e-7, "float32": 1e-4}
 # Numbers of atoms of the comparison, and of the timings.
 ATOMS = 24
@@ -30,33 +31,55 @@ CHANNELS, TIMED_CHANNELS = 32, 128
 _REPEATS = 20
 
 
-def test_device(device: str) -> dict[str, Any]:
+def test_device(device: str, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Compare and time the engine on a device such as ``"hip"`` or ``"cuda:1"``.
 
     An error of one case is part of the result, and the others run. The result has ``passed``, the
-    lists ``cases`` and ``times``, and what ``mdcg env`` tells.
+    lists ``cases`` and ``times``, and what ``mdcg env`` tells; or ``error``, why the device cannot
+    be used. `save` is called with what there is before each case, which ``running`` names, because
+    a fault of the device may end the process.
     """
-    from .. import _core
-    from ..calculators.package_backend import engine_errors
     from .env import collect
 
-    with engine_errors():
-        number = _core.parse_device(device)
-    about = {"device": device}
-    if number >= 0:
-        about |= {"target": _core.device_target(number), "name": _core.cuda_device_name(number)}
-    cases, times = [], []
+    cases: list[dict[str, Any]] = []
+    times: list[dict[str, Any]] = []
+    results: dict[str, Any] = {"passed": False, "device": device, "cases": cases, "times": times}
+
+    def begin(what: str) -> None:
+        with suppress(OutputError):  # the results are not lost: the caller prints them
+            save(results | {"running": what})
+
+    begin("mdcg env")
+    results["environment"] = collect()
+    begin("the search for the device")
+    try:
+        results |= _found(device)
+    except RuntimeError as error:
+        return results | {"error": f"{type(error).__name__}: {error}"}
     with tempfile.TemporaryDirectory() as folder:
         for name in NETWORKS:
             for dtype in LIMITS:
                 facts = {"case": name, "device": device, "dtype": dtype}
+                begin(f"{name}, {dtype}")
                 cases.append({**facts, **_tried(_compare, name, dtype, device, Path(folder))})
         for name in NETWORKS:
             for atoms in TIMED_ATOMS:
                 timed: dict[str, Any] = {"model": name, "atoms": atoms, "dtype": "float32"}
+                begin(f"{name}, {atoms} atoms, timed")
                 times.append({**timed, **_tried(_time, name, atoms, device, Path(folder))})
-    passed = all(each["passed"] for each in cases + times)
-    return {"passed": passed, **about, "cases": cases, "times": times, "environment": collect()}
+    return results | {"passed": all(each["passed"] for each in cases + times)}
+
+
+def _found(device: str) -> dict[str, str]:
+    """Return target and name of a device; RuntimeError: it cannot be used."""
+    from .. import _core
+    from ..calculators.package_backend import engine_errors
+
+    with engine_errors():
+        number = _core.parse_device(device)
+    if number < 0:
+        return {}
+    return {"target": _core.device_target(number), "name": _core.device_name(number)}
 
 
 def _tried(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
@@ -121,6 +144,8 @@ def _time(name: str, atoms: int, device: str, folder: Path) -> dict[str, Any]:
 
 def show(results: dict[str, Any]) -> str:
     """Return tables and the verdict."""
+    if "error" in results:
+        return f"{results['device']}: {results['error']}\nselftest: FAIL"
     labels = ("energy", "forces", "stress")
     rows = [
         (

@@ -106,9 +106,19 @@ def _code(error: RuntimeError) -> int | None:
     return error.code if isinstance(error, _core.CudaError) else None
 
 
+def torch_has_cuda() -> bool:
+    """Return whether torch finds a CUDA device; its build for ROCm calls AMD's devices so, too."""
+    return torch.version.cuda is not None and torch.cuda.is_available()
+
+
 @lru_cache(maxsize=64)
 def cuda_device(index: int) -> CudaDevice:
     """Return the description of a CUDA device; DeviceError says why it cannot be used."""
+    if torch.version.hip is not None:
+        raise DeviceError(
+            f"torch {torch.__version__} is built for ROCm, and patched models have no kernels for "
+            "AMD's devices: move the tensors to the CPU, or convert the model to a package"
+        )
     try:
         return CudaDevice(_core.cuda_compute_capability(index))
     except RuntimeError as error:

@@ -32,6 +32,8 @@ _NVRTC = ("fake_nvrtc.cpp", "translate.cpp")
 _FLAGS = ("-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
 # faults of kernels end with a long jump, which fortified headers refuse
 _FLAGS += ("-U_FORTIFY_SOURCE",)
+# AMD's libraries; the folder is found as $ROCM_PATH/lib
+_LINKS = {"libamdhip64.so.6": "libcuda.so.1", "libhiprtc.so": "libnvrtc.so", "lib": "."}
 
 
 def _root() -> Path:
@@ -67,7 +69,7 @@ def built(
 def emulator_libraries() -> Path:
     """Return the folder of libcuda.so.1 and libnvrtc.so, built if a source has changed."""
     files = sorted(p for p in _SOURCES.iterdir() if p.suffix in (".cpp", ".hpp"))
-    return built("emulator", _FLAGS, files, _build)
+    return built("emulator", (*_FLAGS, *_LINKS), files, _build)
 
 
 def _build(folder: Path) -> None:
@@ -82,8 +84,8 @@ def _build(folder: Path) -> None:
     for build in builds:
         _, messages = build.communicate()
         assert build.returncode == 0, messages
-    for name, library in (("libamdhip64.so.6", "libcuda.so.1"), ("libhiprtc.so", "libnvrtc.so")):
-        (folder / name).symlink_to(library)
+    for name, target in _LINKS.items():
+        (folder / name).symlink_to(target)
     for header in _SOURCES.glob("*.hpp"):  # for the compilation of kernels
         shutil.copy(header, folder)
     assert ctypes.CDLL(str(folder / "libnvrtc.so")).emulated_nvrtc_precompile() == 0
@@ -106,6 +108,7 @@ def emulator_environment(**changes: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(_SOURCES), *sys.path]),
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "MDCG_NVRTC_LIB": str(libraries / "libnvrtc.so"),
+        "ROCM_PATH": str(libraries),
         "MDCG_HIPRTC_LIB": str(libraries / "libhiprtc.so"),
         # a separate cache, because real devices cannot run these kernels
         "MDCG_CACHE_DIR": str(libraries / "kernels"),

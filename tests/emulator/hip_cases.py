@@ -9,9 +9,12 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from types import ModuleType
+from typing import Any
+
+from mdcg import _core
 
 # Names of devices, except in the list of all that a message gives.
-_NAME = re.compile(r"(?<!'cpu', ')\bcuda(?=:\d|:[\"']|[\"'])(?!', 'cuda:N')(?!:N)")
+_NAME = re.compile(r"(?<!'cpu', ')\bcuda(?=:\d|:[\"'{]|[\"'])(?!', 'cuda:N')(?!:N)")
 _OTHERS = {"MDCG_NVRTC_LIB": "MDCG_HIPRTC_LIB", "the NVRTC library": "the hiprtc library"}
 
 
@@ -39,5 +42,15 @@ class _Finder(MetaPathFinder):
 
 
 def pytest_configure() -> None:
-    """Come before the finder of pytest, which rewrites assertions."""
+    """Come before the finder of pytest, which rewrites assertions; refuse models on CUDA devices.
+
+    A name that was not replaced would otherwise pass without AMD's kernels.
+    """
     sys.meta_path.insert(0, _Finder())
+    open_model = _core.Model.__init__
+
+    def opened(self: _core.Model, *arguments: Any, device: str = "cpu", **options: Any) -> None:
+        assert not device.startswith("cuda"), f"a case names device {device}"
+        open_model(self, *arguments, device=device, **options)
+
+    _core.Model.__init__ = opened  # type: ignore[method-assign]
