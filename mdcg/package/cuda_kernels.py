@@ -32,8 +32,8 @@ _DEVICE = CudaDevice(80)
 # devices of the class. Since H100, data-centre devices have more than others.
 _SHARED = ((_DEVICE, LEAST_SHARED), (CudaDevice(90), 220 * 1024), (CudaDevice(120), LEAST_SHARED))
 
-# AMD's devices, and the bytes of shared memory that a block can have there.
-_HIP, _HIP_SHARED = CudaDevice(0x900), 64 * 1024
+# AMD's devices, and the threads and the bytes of shared memory that a block can have there.
+_HIP, _HIP_THREADS, _HIP_SHARED = CudaDevice(0x900), 1024, 64 * 1024
 
 
 def padded_problem(problem: ConvProblem) -> ConvProblem:
@@ -63,25 +63,26 @@ def host_source(layer: Mapping[str, Any]) -> str | None:
 
 
 def cuda_passes(
-    layers: Sequence[Mapping[str, Any]], tensors: Container[str]
+    layers: Sequence[Mapping[str, Any]], tensors: Container[str], *, amd: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Write the CUDA kernels of a manifest's layers.
+    """Write the kernels of a manifest's layers for NVIDIA's devices, or for AMD's.
 
     Returns the passes of the layers in the format of a kernel file, and the texts by their keys. A
     layer that no kernel supports has no passes: it runs only on CPUs.
     """
     found: list[dict[str, Any]] = []
     programs: dict[str, str] = {}
+    devices = ((_HIP, _HIP_SHARED),) if amd else _SHARED
     for number, layer in enumerate(layers):
         for kind in PASSES:
             variants: list[tuple[CudaDevice, CudaKernel, dict[str, int]]] = []
             try:
-                for device, shared in _SHARED if kind == "table_backward" else _SHARED[:1]:
+                for device, shared in devices if kind == "table_backward" else devices[:1]:
                     made = _emit(layer, kind, tensors, shared)
+                    if made is not None and amd:
+                        made = _for_amd(made[0], wavefronts=layer["type"] == "conv"), made[1]
                     if made is not None and (not variants or made[0] != variants[-1][1]):
                         variants.append((device, *made))
-                if layer["type"] == "conv" and variants:
-                    variants.append((_HIP, *_for_wavefronts(layer, kind, tensors)))
             except UnsupportedProblemError:
                 break
             for device, kernel, widths in variants:
@@ -91,41 +92,30 @@ def cuda_passes(
     return found, programs
 
 
-def _for_wavefronts(
-    layer: Mapping[str, Any], kind: str, tensors: Container[str]
-) -> tuple[CudaKernel, dict[str, int]]:
-    """Return a convolution for AMD's devices, where each warp is a wavefront with idle lanes."""
-    made = _emit(layer, kind, tensors, _HIP_SHARED)
-    if made is None:
-        raise AssertionError(f"a convolution has no {kind} pass")
-    kernel, widths = made
-    entries = tuple(
-        replace(
-            entry,
-            threads=2 * entry.threads,
-            max_warp_groups=min(entry.max_warp_groups, _HIP_SHARED // max(1, entry.shared_bytes)),
-        )
-        for entry in kernel.entries
-    )
+def _for_amd(kernel: CudaKernel, *, wavefronts: bool) -> CudaKernel:
+    """Return a kernel for AMD's devices; UnsupportedProblemError if no block can hold it.
+
+    With `wavefronts`, each warp is a wavefront with idle lanes.
+    """
+    entries = []
+    for entry in kernel.entries:
+        threads = 2 * entry.threads if wavefronts else entry.threads
+        fit = min(_HIP_THREADS // threads, _HIP_SHARED // max(1, entry.shared_bytes))
+        if fit < 1:
+            raise UnsupportedProblemError(
+                f"{entry.name} needs a block of {threads} threads and {entry.shared_bytes} bytes "
+                f"of shared memory, expected at most {_HIP_THREADS} and {_HIP_SHARED} on AMD's "
+                "devices"
+            )
+        groups = min(entry.max_warp_groups, fit)
+        entries.append(replace(entry, threads=threads, max_warp_groups=groups))
+    first = WAVEFRONT_PER_WARP if wavefronts else ""
     return replace(
         kernel,
-        source=WAVEFRONT_PER_WARP + kernel.source,
-        programs=tuple(WAVEFRONT_PER_WARP + text for text in kernel.programs),
-        entries=entries,
-    ), widths
-
-
-def programs_for(target: str, passes: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the keys of the programs that devices of an architecture can need."""
-    hip = target.startswith("gfx")
-    chosen: dict[tuple[int, str, str], Mapping[str, Any]] = {}
-    for number, found in enumerate(passes):
-        if found["target"].startswith("gfx") > hip:
-            continue
-        # devices of AMD take the last variant of a pass, others one of several
-        which = "" if hip else str(number)
-        chosen[found["layer"], found["pass"], which] = found
-    return {key for found in chosen.values() for key in found["programs"]}
+        source=first + kernel.source,
+        programs=tuple(first + text for text in kernel.programs),
+        entries=tuple(entries),
+    )
 
 
 def _pass(

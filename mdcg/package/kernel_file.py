@@ -37,8 +37,8 @@ _OLDEST_GFX = 0x900
 
 
 def check_targets(targets: Sequence[str]) -> None:
-    """Refuse targets that are unknown or that the installed NVRTC does not compile for."""
-    from ..runtime.hiprtc import find_hiprtc
+    """Refuse targets that are unknown or that the installed compiler does not compile for."""
+    from ..runtime.hiprtc import hiprtc_for
     from ..runtime.nvrtc import nvrtc_for
 
     for target in targets:
@@ -47,7 +47,7 @@ def check_targets(targets: Sequence[str]) -> None:
                 raise UnsupportedProblemError(
                     f"target {target}: kernels need gfx900 or later, expected gfx90a and the like"
                 )
-            find_hiprtc()
+            hiprtc_for(target)
             continue
         if re.fullmatch(r"sm_\d{2,3}", target):
             if int(target[3:]) < _OLDEST:
@@ -118,7 +118,7 @@ def _read_problem(path: Path) -> str:
 
 def compile_kernels(path: Path, targets: Sequence[str], *, again: bool = False) -> bytes:
     """Return the contents of a file with the kernels of a package; see :func:`cache_kernels`."""
-    from .cuda_kernels import cuda_passes, programs_for
+    from .cuda_kernels import cuda_passes
     from .file import encode
 
     check_targets(targets)
@@ -134,16 +134,19 @@ def compile_kernels(path: Path, targets: Sequence[str], *, again: bool = False) 
         "devices": {},
         "passes": [],
     }
-    devices = [target for target in targets if target.startswith(("sm_", "gfx"))]
+    vendors = ("sm_", "gfx")
     for target in targets:
-        if target not in devices:
+        if not target.startswith(vendors):
             manifest["host"][_label(target)] = _compile_host(content, target, tensors, again)
-    if devices:
-        manifest["passes"], programs = cuda_passes(content["layers"], content["tensors"])
+    for vendor in vendors:
+        devices = [target for target in targets if target.startswith(vendor)]
+        if not devices:
+            continue
+        layers, names = content["layers"], content["tensors"]
+        passes, programs = cuda_passes(layers, names, amd=vendor == "gfx")
+        manifest["passes"] += passes
         for target in devices:
-            wanted = programs_for(target, manifest["passes"])
-            texts = {key: text for key, text in programs.items() if key in wanted}
-            texts |= _engine_texts(path, target, manifest["passes"])
+            texts = programs | _engine_texts(path, target, passes)
             manifest["devices"][target] = _compile_device(texts, target, tensors, again)
     return encode(manifest, tensors, KEY)
 

@@ -89,7 +89,7 @@ os.register_at_fork(after_in_child=_reset)
 
 def _build(source: str, target: str, folder: Path) -> None:
     if _is_hip(target):
-        hiprtc.find_hiprtc()
+        hiprtc.hiprtc_for(target)
     else:
         nvrtc_for(target)
     announce_compilation("kernels")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import lru_cache
 from pathlib import Path
 
 from .. import _core, env
 from ..errors import KernelCompileError
-from .nvrtc import Nvrtc
+from .nvrtc import RuntimeCompiler
 
 FLAGS = ("-std=c++17", "-w")
 
@@ -18,8 +19,8 @@ WAVEFRONT_PER_WARP = "#define MDCG_WAVEFRONT_PER_WARP 1\n"
 _INSTALL = "install ROCm's hiprtc, or set MDCG_HIPRTC_LIB to its file"
 
 
-class Hiprtc(Nvrtc):
-    """AMD's run-time compiler, opened by path and never unloaded."""
+class Hiprtc(RuntimeCompiler):
+    """AMD's run-time compiler."""
 
     _PREFIX, _CODE = "hiprtc", "Code"
 
@@ -43,7 +44,9 @@ def _known_architectures() -> list[int]:
         found = []
         for number in range(count.value):
             library.amd_comgr_get_isa_name(ctypes.c_size_t(number), ctypes.byref(name))
-            found.append(int((name.value or b"gfx0").rpartition(b"gfx")[2], 16))
+            # others are names such as gfx9-generic and gfx1250-strict
+            if match := re.fullmatch(rb".*--gfx([0-9a-f]+)(:.*)?", name.value or b""):
+                found.append(int(match[1], 16))
         return found
     return []
 
@@ -53,10 +56,12 @@ def _candidates() -> list[str]:
     named = env.hiprtc_library()
     if named:
         return [named]
+    # the same order as of libamdhip64 in csrc/core/cuda_device.cpp
     folders = [folder for folder in (env.rocm_home(), Path("/opt/rocm")) if folder is not None]
+    names = [f"libhiprtc.so{suffix}" for suffix in (".7", ".6", ".5", "")]
     return [
-        *(str(folder / "lib" / "libhiprtc.so") for folder in folders),
-        *(f"libhiprtc.so{suffix}" for suffix in (".7", ".6", ".5", "")),
+        *(str(folder / "lib" / name) for folder in folders for name in names),
+        *names,
         "libamdhip64.so.5",  # of Debian, which has the functions, too
     ]
 
@@ -87,8 +92,8 @@ def hip_text(source: str) -> str:
     return first + _core.kernel_source("hip.cuh") + source.removeprefix(first)
 
 
-def compile_hip(source: str, target: str) -> bytes:
-    """Compile the text of a CUDA program for a target such as ``"gfx90a"``; return the code."""
+def hiprtc_for(target: str) -> tuple[Hiprtc, str]:
+    """Return hiprtc and its name; it must compile for the target, such as ``"gfx90a"``."""
     hiprtc, path = find_hiprtc()
     name = f"hiprtc {'.'.join(map(str, hiprtc.version))} ({path})"
     known = hiprtc.architectures
@@ -98,6 +103,12 @@ def compile_hip(source: str, target: str) -> bytes:
             f"{', '.join(f'gfx{number:x}' for number in known)}: install a later ROCm, or set "
             "MDCG_HIPRTC_LIB to its file"
         )
+    return hiprtc, name
+
+
+def compile_hip(source: str, target: str) -> bytes:
+    """Compile the text of a CUDA program for a target such as ``"gfx90a"``; return the code."""
+    hiprtc, name = hiprtc_for(target)
     options = [f"--offload-arch={target}", *FLAGS]
     accepted, code, log = hiprtc.compile(hip_text(source), "kernel.hip", options)
     if not accepted:

@@ -20,12 +20,12 @@ _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 _INSTALL = "install it with 'pip install nvidia-cuda-nvrtc', or set MDCG_NVRTC_LIB to its file"
 
 
-class Nvrtc:
-    """NVIDIA's run-time compiler, opened by path and never unloaded."""
+class RuntimeCompiler:
+    """NVRTC or hiprtc, whose functions differ in names alone; opened by path, never unloaded."""
 
     _COMPILATION_ERROR = 6  # in nvrtcResult; the log says why
-    # AMD's hiprtc has the same functions under other names.
-    _PREFIX, _CODE = "nvrtc", "CUBIN"
+    _PREFIX: str
+    _CODE: str
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -36,11 +36,7 @@ class Nvrtc:
         self.architectures = self._architectures()  # 90 for "sm_90"
 
     def _architectures(self) -> list[int]:
-        count = ctypes.c_int()
-        self._call("GetNumSupportedArchs", ctypes.byref(count))
-        known = (ctypes.c_int * count.value)()
-        self._call("GetSupportedArchs", known)
-        return list(known)
+        raise NotImplementedError
 
     def _function(self, name: str) -> Any:
         return getattr(self._library, self._PREFIX + name)
@@ -81,6 +77,19 @@ class Nvrtc:
             return status == 0, self._bytes(program, self._CODE) if status == 0 else b"", log
         finally:
             self._function("DestroyProgram")(ctypes.byref(program))
+
+
+class Nvrtc(RuntimeCompiler):
+    """NVIDIA's run-time compiler."""
+
+    _PREFIX, _CODE = "nvrtc", "CUBIN"
+
+    def _architectures(self) -> list[int]:
+        count = ctypes.c_int()
+        self._call("GetNumSupportedArchs", ctypes.byref(count))
+        known = (ctypes.c_int * count.value)()
+        self._call("GetSupportedArchs", known)
+        return list(known)
 
 
 def _candidates() -> Iterator[str]:

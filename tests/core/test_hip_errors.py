@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from mdcg.errors import KernelCompileError, UnsupportedProblemError
-from mdcg.package.cuda_kernels import cuda_passes, programs_for
-from mdcg.package.kernel_file import check_targets
+from mdcg.errors import DeviceError, KernelCompileError, UnsupportedProblemError
+from mdcg.package.cuda_kernels import cuda_passes
+from mdcg.package.kernel_file import _engine_texts, check_targets
 from mdcg.runtime import hiprtc
 
+from ..engine.problems import build
 from ..engine.test_conv_layer import two_layers
 
 
@@ -22,21 +26,137 @@ def forget() -> Iterator[None]:
     hiprtc.find_hiprtc.cache_clear()
 
 
+def passes_of(manifest: dict[str, Any], tensors: Any, *, amd: bool) -> list[dict[str, Any]]:
+    """Return passes, after checks of what all of a vendor's have in common."""
+    passes, texts = cuda_passes(manifest["layers"], tensors, amd=amd)
+    assert set(texts) == {key for one in passes for key in one["programs"]}
+    for one in passes:
+        assert one["target"].startswith("gfx" if amd else "sm_")
+        for entry in one["entries"]:
+            program = texts[one["programs"][entry["program"]]]
+            wavefronts = program.startswith(hiprtc.WAVEFRONT_PER_WARP)
+            assert wavefronts == (amd and manifest["layers"][one["layer"]]["type"] == "conv")
+            assert entry["threads"] % (64 if wavefronts else 32) == 0
+            assert 1 <= entry["max_warp_groups"] <= 1024 // entry["threads"]
+            if amd:
+                assert entry["shared_bytes"] * entry["max_warp_groups"] <= 65536
+    return passes
+
+
 @pytest.mark.parametrize("table", [True, False])
 def test_texts_of_both_vendors(table: bool) -> None:
-    manifest = two_layers(table=table).package.manifest
-    passes, texts = cuda_passes(manifest["layers"], two_layers(table=table).package.tensors)
-    amd = {key for key, text in texts.items() if text.startswith(hiprtc.WAVEFRONT_PER_WARP)}
-    of_amd, of_nvidia = programs_for("gfx90a", passes), programs_for("sm_90", passes)
-    assert of_amd == amd
-    assert of_nvidia == set(texts) - amd
-    for one in passes:
-        if one["target"] != "gfx900":
-            continue
-        for entry in one["entries"]:
-            assert entry["threads"] % 64 == 0
-            assert entry["threads"] * entry["max_warp_groups"] <= 1024
-            assert entry["shared_bytes"] * entry["max_warp_groups"] <= 65536
+    package = two_layers(table=table).package
+    amd = passes_of(package.manifest, package.tensors, amd=True)
+    nvidia = passes_of(package.manifest, package.tensors, amd=False)
+    assert {one["target"] for one in amd} == {"gfx900"}
+    assert {(one["layer"], one["pass"]) for one in amd} == {
+        (one["layer"], one["pass"]) for one in nvidia
+    }
+
+
+@pytest.mark.parametrize(
+    ("features", "harmonics", "out", "dtype", "lacking"),
+    [
+        # more than 64 KiB of shared memory
+        ("256x2e", "1x0e+1x1o+1x2e+1x3o", "256x0e", "float64", {"table_backward"}),
+        ("512x1o", "1x0e+1x1o+1x2e+1x3o", "512x0e+512x1o+512x2e", "float32", {"table_backward"}),
+        # more than 1,024 threads
+        ("640x0e", "1x0e", "640x0e", "float64", {"table_forward", "table_backward"}),
+    ],
+)
+def test_convolutions_that_are_too_large_for_amd(
+    features: str, harmonics: str, out: str, dtype: str, lacking: set[str]
+) -> None:
+    """They have all kernels for NVIDIA's devices, and lack a pass for AMD's."""
+    problem = build(features, harmonics, out, dtype)
+    layer = {"type": "conv", "problem": problem.to_json(), "x": "x", "radial": {"layers": []}}
+    both = {"table_forward", "table_backward"}
+    assert {one["pass"] for one in passes_of({"layers": [layer]}, (), amd=False)} == both
+    assert {one["pass"] for one in passes_of({"layers": [layer]}, (), amd=True)} == both - lacking
+
+
+def test_no_vendor_runs_kernels_of_the_other(tmp_path: Path) -> None:
+    package = two_layers(table=True)
+    path = Path(package.write(tmp_path))
+    manifest, tensors = package.package.manifest, package.package.tensors
+    amd, nvidia = (passes_of(manifest, tensors, amd=amd) for amd in (True, False))
+    assert _engine_texts(path, "gfx90a", amd + nvidia) == _engine_texts(path, "gfx90a", amd)
+    assert _engine_texts(path, "sm_90", amd + nvidia) == _engine_texts(path, "sm_90", nvidia)
+    message = r"target gfx90a: .* has no kernel for AMD's devices for the .* pass, because its"
+    with pytest.raises(UnsupportedProblemError, match=message):
+        _engine_texts(path, "gfx90a", nvidia)
+    with pytest.raises(UnsupportedProblemError, match=r"target sm_90: .* has no CUDA kernel for"):
+        _engine_texts(path, "sm_90", amd)
+    # what would be refused is not read
+    for one in amd:
+        one["entries"] = one["entries"][:0]
+    assert _engine_texts(path, "sm_90", amd + nvidia) == _engine_texts(path, "sm_90", nvidia)
+
+
+class Comgr:
+    """Names of architectures as a later comgr tells them."""
+
+    NAMES = (
+        *(b"amdgcn-amd-amdhsa--gfx90a", b"amdgcn-amd-amdhsa--gfx906:sramecc-:xnack+"),
+        *(b"amdgcn-amd-amdhsa--gfx9-generic", b"amdgcn-amd-amdhsa--gfx9-4-generic"),
+        *(b"amdgcn-amd-amdhsa--gfx1250-strict", b""),
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def amd_comgr_get_isa_count(self, count: Any) -> int:
+        count._obj.value = len(self.NAMES)
+        return 0
+
+    def amd_comgr_get_isa_name(self, number: Any, name: Any) -> int:
+        name._obj.value = self.NAMES[number.value]
+        return 0
+
+
+def test_names_of_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are no single architecture are passed over, and a target must be among others."""
+    monkeypatch.setattr(hiprtc.ctypes, "CDLL", Comgr)
+    known = hiprtc._known_architectures()
+    assert known == [0x90A, 0x906]
+    library = SimpleNamespace(version=(9, 0), architectures=known)
+    monkeypatch.setattr(hiprtc, "_candidates", lambda: ["libhiprtc.so"])
+    monkeypatch.setattr(hiprtc, "Hiprtc", lambda path: library)
+    check_targets(["gfx90a", "gfx906"])
+    message = r"hiprtc 9.0 .* does not compile for gfx942, only for gfx90a, gfx906: install a later"
+    with pytest.raises(KernelCompileError, match=message):
+        check_targets(["gfx942"])
+
+
+def test_order_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MDCG_HIPRTC_LIB", raising=False)
+    monkeypatch.setenv("ROCM_PATH", "/opt/rocm-6.2")
+    tried = hiprtc._candidates()
+    assert tried[0] == "/opt/rocm-6.2/lib/libhiprtc.so.7"
+    assert tried[3:5] == ["/opt/rocm-6.2/lib/libhiprtc.so", "/opt/rocm/lib/libhiprtc.so.7"]
+    assert tried[8:] == [
+        *("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"),
+        "libamdhip64.so.5",
+    ]
+
+
+def test_torch_for_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's build for ROCm has devices of the name cuda, which mdcg has no kernels for."""
+    torch = pytest.importorskip("torch")
+    from mdcg.calculators.torch_backend import as_device
+    from mdcg.ops import kernels
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert kernels.torch_has_cuda()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert not kernels.torch_has_cuda()
+    with pytest.raises(DeviceError, match=r"'?cuda'? was requested, but .* for ROCm, not for CUDA"):
+        as_device("cuda")
+    with pytest.raises(DeviceError, match="built for ROCm, and patched models have no kernels"):
+        kernels.cuda_device.__wrapped__(0)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,6 @@ CudaPassKernel::CudaPassKernel(const OpSpec& layer, std::string pass, Widths wid
 
 CudaPassKernel::Variant CudaPassKernel::read(const Fields& fields) {
     Variant variant;
-    variant.capability = read_target(fields);
     variant.programs = fields.texts("programs");
     variant.arguments = read_arguments(fields, "arguments");
     variant.zeroed = read_arguments(fields, "zeroed");
@@ -83,13 +82,16 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
     chosen_ = Variant();
     for (const nlohmann::json* const entry : file.passes(layer_, pass_)) {
         const Fields fields(*entry, file.package(), where_ + ", " + pass_ + " pass");
+        const int target = read_target(fields);
+        if (is_gfx(target) != is_gfx(capability)) continue;  // for devices of another vendor
         const Fields found = fields.object("widths");
         for (const auto& [operand, width] : widths_)
             if (found.integer(operand, 0, std::int64_t(1) << 40) != width)
                 fields.fail("widths", std::to_string(found.integer(operand, 0, 1LL << 40)),
                             std::to_string(width) + " items in a row of " + operand);
         Variant variant = read(fields);
-        lowest = lowest == 0 ? variant.capability : std::min(lowest, variant.capability);
+        variant.capability = target;
+        lowest = lowest == 0 ? target : std::min(lowest, target);
         if (variant.capability > capability || variant.capability <= chosen_.capability) continue;
         const auto number = [&](const char* name, int least) {
             return fields.has(name)
@@ -101,17 +103,15 @@ void CudaPassKernel::prepare(CudaKernels& kernels) {
         chosen_ = std::move(variant);
     }
     if (lowest == 0)
-        throw EngineError(ErrorKind::unsupported,
-                          where_ + " has no CUDA kernel for the " + pass_ +
-                              " pass, because its tensor product is too large for one: use device "
-                              "\"cpu\"");
+        throw EngineError(
+            ErrorKind::unsupported,
+            where_ +
+                (is_gfx(capability) ? " has no kernel for AMD's devices for the "
+                                    : " has no CUDA kernel for the ") +
+                pass_ +
+                " pass, because its tensor product is too large for one: use device \"cpu\"");
     if (chosen_.entries.empty())
-        throw EngineError(ErrorKind::unsupported,
-                          where_ + ": the device has compute capability " +
-                              std::to_string(capability / 10) + "." +
-                              std::to_string(capability % 10) + ", CUDA kernels need " +
-                              std::to_string(lowest / 10) + "." + std::to_string(lowest % 10) +
-                              " or later: use device \"cpu\"");
+        throw EngineError(ErrorKind::unsupported, where_ + ": " + too_old(capability, lowest));
     for (Entry& entry : chosen_.entries)
         entry.function = kernels.program(chosen_.programs[entry.program], entry.name,
                                          entry.max_warp_groups * entry.shared_bytes);

@@ -134,16 +134,22 @@ void set_python(const std::string& path) {
     present_python() = path;
 }
 
+std::string too_old(int capability, int oldest) {
+    if (is_gfx(capability))
+        return "the device is " + target_name(capability) + ", kernels need " +
+               target_name(oldest) + " or later: use device \"cpu\"";
+    const auto version = [](int number) {
+        return std::to_string(number / 10) + "." + std::to_string(number % 10);
+    };
+    return "the device has compute capability " + version(capability) + ", CUDA kernels need " +
+           version(oldest) + " or later: use device \"cpu\"";
+}
+
 KernelFinder::KernelFinder(std::shared_ptr<const Package> package, KernelChoice choice,
                            int capability)
     : package_(std::move(package)), choice_(std::move(choice)), targets_(targets_for(capability)) {
-    if (capability != 0 && capability < OLDEST_DEVICE)
-        refusal_ = "the device has compute capability " + std::to_string(capability / 10) + "." +
-                   std::to_string(capability % 10) +
-                   ", CUDA kernels need 8.0 or later: use device \"cpu\"";
-    if (is_gfx(capability) && capability < OLDEST_GFX)
-        refusal_ = "the device is " + target_name(capability) +
-                   ", kernels need gfx900 or later: use device \"cpu\"";
+    const int oldest = is_gfx(capability) ? OLDEST_GFX : OLDEST_DEVICE;
+    if (capability != 0 && capability < oldest) refusal_ = too_old(capability, oldest);
     if (!choice_.file.empty()) find();  // a file that does not fit is refused at once
 }
 

@@ -40,6 +40,9 @@ struct FoundKernels {
 // "kernels: 3 cached", or what runs instead and why.
 std::string kernel_summary(const FoundKernels& found, std::size_t loaded, std::size_t generic);
 
+// Why no kernels run on a device, which is older than the oldest that they are made for.
+std::string too_old(int capability, int oldest);
+
 class KernelFinder {
 public:
     // Kernels for this CPU (capability 0), or for a device of a compute capability such as 90.
