@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -10,7 +11,8 @@ namespace mdcg_lammps {
 
 namespace {
 
-using Uuid = std::array<unsigned char, 16>;
+// The device's uuid. Cards of AMD may share it, so theirs has the device's number, too.
+using Identity = std::array<unsigned char, 20>;
 
 // The ranks of one node of the cluster. LAMMPS' MPI stubs are older than MPI 3.
 class Node {
@@ -36,13 +38,13 @@ class Node {
 };
 
 // Returns the largest number of ranks on one device, and the number of devices that are used.
-std::array<int, 2> count_ranks(MPI_Comm world, const Node &node, const Uuid &mine)
+std::array<int, 2> count_ranks(MPI_Comm world, const Node &node, const Identity &mine)
 {
-  std::vector<Uuid> all(node.count);
-  MPI_Allgather(mine.data(), 16, MPI_CHAR, all.data(), 16, MPI_CHAR, node.ranks);
-  std::map<Uuid, int> ranks;
+  std::vector<Identity> all(node.count);
+  MPI_Allgather(mine.data(), sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, node.ranks);
+  std::map<Identity, int> ranks;
   int most = 0;
-  for (const Uuid &uuid : all) most = std::max(most, ++ranks[uuid]);
+  for (const Identity &each : all) most = std::max(most, ++ranks[each]);
   int used = node.rank == 0 ? static_cast<int>(ranks.size()) : 0;
   std::array<int, 2> found{};
   MPI_Allreduce(&most, &found[0], 1, MPI_INT, MPI_MAX, world);
@@ -65,17 +67,18 @@ DeviceChoice DeviceChoice::make(MPI_Comm world, const Library &library, const st
     found = library.find_device(choice.name.c_str(), &device) == MDCG_OK;
   }
   if (!found) choice.reason = library.last_error();
-  Uuid mine;
+  const bool hip = asked.compare(0, 3, "hip") == 0;
+  Identity mine{};
   std::copy(device.uuid, device.uuid + 16, mine.begin());
+  if (hip) std::memcpy(&mine[16], &device.number, 4);
   const auto [most, used] = count_ranks(world, node, mine);
   if (most > 1)
-    choice.advice = "up to " + std::to_string(most) +
-                    " ranks share a device and take turns: run as many ranks as there are devices "
-                    "(" +
-                    std::to_string(used) + " used here)" +
-                    (asked.compare(0, 3, "hip") == 0
-                         ? ""
-                         : ", or start NVIDIA's MPS, with which they compute at the same time");
+    choice.advice =
+        "up to " + std::to_string(most) +
+        " ranks share a device and take turns: run as many ranks as there are devices "
+        "(" +
+        std::to_string(used) + " used here)" +
+        (hip ? "" : ", or start NVIDIA's MPS, with which they compute at the same time");
   return choice;
 }
 

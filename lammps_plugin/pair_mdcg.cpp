@@ -225,7 +225,7 @@ void PairMDCG::settings(int narg, char **arg)
                       "expected dispersion FUNCTIONAL as well, such as pbe");
   if (impl->exchange == "peer" && (impl->device == "auto" || impl->device == "cpu"))
     error->all(FLERR, "pair_style mdcg: exchange is peer, and device is " + impl->device +
-                          ", expected device cuda, or exchange host");
+                          ", expected device cuda or hip, or exchange host");
 }
 
 void PairMDCG::allocate()
@@ -469,10 +469,11 @@ void PairMDCG::init_style()
   }
   impl->device_makes_list = can_do_without_list();
   if (!impl->memory_size.empty() && !impl->device_makes_list)
-    error->all(FLERR, "pair_style mdcg: memory is " + impl->memory_size +
-                          ", and LAMMPS makes the neighbour list, which cannot be divided into "
-                          "domains: use device cuda, no hybrid style and no excluded pairs, or "
-                          "leave memory out");
+    error->all(FLERR,
+               "pair_style mdcg: memory is " + impl->memory_size +
+                   ", and LAMMPS makes the neighbour list, which cannot be divided into "
+                   "domains: use device cuda or hip, no hybrid style and no excluded pairs, or "
+                   "leave memory out");
   // For a sub-style of hybrid, LAMMPS keeps the list of the last run, with its old skin, if the
   // request looks the same. A new instance number makes it a new request.
   if (neighbor->skin != impl->skin) instance_me = instance_total++;

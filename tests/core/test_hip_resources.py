@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -123,14 +124,18 @@ def test_convolutions(name: str, dtype: str) -> None:
         kernel = emit_table_conv(
             problem, kind, wants_x=True, normalization="component", most_shared=MAX_SHARED
         )
-        found = resources_of(compile_hip(WAVEFRONT_PER_WARP + kernel.source, TARGET))
+        code = compile_hip(WAVEFRONT_PER_WARP + kernel.source, TARGET)
+        found = resources_of(code)
+        # of ROCm before 6; hiprtc itself tells version 9.0 for many versions of ROCm
+        clang = re.search(rb"clang version (\d+)", code)
+        limited = clang is not None and int(clang[1]) < 17
         for entry in kernel.entries:
             used = found[entry.name]
             where = f"{name}, {dtype}, {kind}, {entry.name}: {used}"
             assert used.registers <= MAX_REGISTERS, where
             assert used.shared_bytes + entry.shared_bytes <= MAX_SHARED, where
             assert 2 * entry.threads <= used.threads <= 1024, where
-            if _core.hip_available_version() < 6000:
+            if limited:
                 assert used.local_bytes <= LOCAL_BYTES.get(name, MOST_LOCAL_BYTES), where
 
 

@@ -175,7 +175,7 @@ def test_domains_are_for_one_rank(tmp_path: Path, models: Models) -> None:
     for device in ("cpu memory 1GB", "cuda memory much"):
         got = run_input(tmp_path, on(device, text), env=emulated(), check=False)
         expected = (
-            "use device cuda, no hybrid style" if "1GB" in device else "memory is 'much', exp"
+            "device cuda or hip, no hybrid style" if "1GB" in device else "memory is 'much', exp"
         )
         assert expected in got.text
 

@@ -32,8 +32,8 @@ template <typename T>
 RadialText<T>::RadialText(const RadialSpec& spec) {
     if (!spec.powers.empty())
         throw EngineError(ErrorKind::unsupported,
-                          "solid harmonics need a radial network that a table can serve in the "
-                          "CUDA engine: use device cpu");
+                          "solid harmonics need a radial network that a table can serve on GPUs: "
+                          "use device cpu");
     const BasisFunctions& functions = spec.functions;
     const std::size_t depth = spec.layers.size() - 1;
     const std::int64_t last = spec.layers.back().in, units = spec.units();
@@ -51,10 +51,11 @@ RadialText<T>::RadialText(const RadialSpec& spec) {
     while (edges > 4 && tile_bytes<T>(widest, edges) + edges * EDGE_BYTES > MORE_SHARED_BYTES)
         edges /= 2;
     shared_bytes = tile_bytes<T>(widest, edges);
-    if (shared_bytes + edges * EDGE_BYTES > MORE_SHARED_BYTES)
+    block_bytes = shared_bytes + edges * EDGE_BYTES;
+    if (block_bytes > MORE_SHARED_BYTES)
         throw EngineError(ErrorKind::unsupported, "a radial network with layers of " +
                                                       std::to_string(widest) +
-                                                      " units is too wide for the CUDA engine: use "
+                                                      " units is too wide for GPUs: use "
                                                       "device cpu");
     const std::int64_t tasks = edges / 4 * (padded_columns<T>(widest) / 4);
     threads = static_cast<int>(std::min<std::int64_t>(256, (tasks + 31) / 32 * 32));

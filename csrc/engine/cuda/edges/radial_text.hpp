@@ -20,6 +20,7 @@ struct RadialText {
     int edges = 0;                // edges per tile, which is a block
     int threads = 0;
     int shared_bytes = 0;            // dynamic
+    int block_bytes = 0;             // of shared memory, with that of the kernel
     std::int64_t kept_items = 0;     // items per tile for the backward pass
     std::int64_t hidden_stride = 0;  // items of a row of hidden
     std::int64_t first_stride = 0;   // padded width of the first layer's preactivations

@@ -10,6 +10,7 @@
 #include "engine/cuda/gemm.hpp"
 #include "engine/edges/harmonics.hpp"
 #include "engine/edges/layout.hpp"
+#include "engine/error.hpp"
 #include "engine/ops/conv/conv_cuda.hpp"
 #include "engine/ops/conv/sender_sums_cuda.hpp"
 #include "kernels/harmonics.hpp"
@@ -26,6 +27,7 @@ constexpr int STAGED_BYTES = 44 * 1024;  // shared memory for rows of harmonics
 template <typename T>
 constexpr std::size_t SLICE_BYTES = std::size_t(1) << (sizeof(T) == 4 ? 29 : 30);
 constexpr std::int64_t SLICE_STEP = 8192;  // edges
+constexpr int GFX_SHARED_BYTES = 65536;
 
 template <typename T>
 class CudaWeightsConv : public CudaOp<T> {
@@ -48,6 +50,10 @@ public:
                                     "\n#define THREADS " + std::to_string(threads_) + "\n";
         harmonics_ = kernels.fixed("harmonics.cuh", "harmonics", defines);
         to_vectors_ = kernels.fixed("harmonics.cuh", "to_vectors", defines);
+        if (is_gfx(kernels.compute_capability()) && text_.block_bytes > GFX_SHARED_BYTES)
+            throw EngineError(ErrorKind::unsupported,
+                              "a radial network is too wide for AMD's devices, whose blocks have "
+                              "64 KiB of shared memory: use device cpu");
         const auto radial = [&](const char* name, int shared_bytes) {
             return kernels.fixed("radial.cuh", name, text_.defines, shared_bytes);
         };
