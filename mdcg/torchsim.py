@@ -24,7 +24,6 @@ from .calculators.evaluation import (
 from .calculators.package_backend import engine_errors
 from .calculators.torch_backend import as_device
 from .errors import MissingDependencyError, installation
-from .ops.kernels import torch_has_cuda
 
 try:
     from torch_sim.models.interface import ModelInterface
@@ -96,7 +95,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         super().__init__()
         if dtype not in (None, *_NUMPY):
             raise ValueError(f"dtype is {dtype}, expected torch.float32, torch.float64 or None")
-        self._device = as_device(device or ("cuda" if torch_has_cuda() else "cpu"))
+        self._device = as_device(device)
         with engine_errors():
             self._engine = _core.Model(
                 os.fspath(package),

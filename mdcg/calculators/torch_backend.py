@@ -220,13 +220,16 @@ def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     return None if dtype is None else getattr(torch, dtype_of(dtype))
 
 
-def as_device(device: str | torch.device) -> torch.device:
+def as_device(device: str | torch.device | None) -> torch.device:
     """Return a device that torch can use; a CUDA device without a number is torch's current one.
+
+    None is that one, or the CPU where torch finds no CUDA device.
 
     Raises `DeviceError` if torch has no such CUDA device, and `ValueError` for other kinds.
     """
+    default = "cuda" if torch_has_cuda() else "cpu"
     try:
-        found = torch.device(device)
+        found = torch.device(default if device is None else device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device is {device!r}, expected 'cpu', 'cuda' or None") from error
     if found.type not in ("cpu", "cuda"):
