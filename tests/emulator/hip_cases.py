@@ -15,7 +15,11 @@ from mdcg import _core
 
 # Names of devices, except in the list of all that a message gives.
 _NAME = re.compile(r"(?<!'cpu', ')\bcuda(?=:\d|:[\"'{]|[\"'])(?!', 'cuda:N')(?!:N)")
-_OTHERS = {"MDCG_NVRTC_LIB": "MDCG_HIPRTC_LIB", "the NVRTC library": "the hiprtc library"}
+_OTHERS = {
+    "MDCG_NVRTC_LIB": "MDCG_HIPRTC_LIB",
+    "the NVRTC library": "the hiprtc library",
+    "cuGraphInstantiate": "hipGraphInstantiate",
+}
 
 
 class _Loader(SourceFileLoader):
