@@ -2,9 +2,9 @@
 
     python examples/convert_models.py mace-mpa-0 OFF24=off24.model ~/models/*.model
 
-Each model is a checkpoint of MACE, NequIP, SevenNet or Nequix, or the name of a published one, by itself or as
-NAME=FILE; licences of published models differ. Packages are written to
-``output/`` beside this script, or to ``--output``. Loading a checkpoint can run code in it.
+Each model is a checkpoint of MACE, NequIP, SevenNet or Nequix, or the name of a published one, by
+itself or as NAME=FILE; licences of published models differ. Packages are written to ``output/``
+beside this script, or to ``--output``. Loading a checkpoint can run code in it.
 
 Columns: what became of the model (with its first head, where it has several and ``--head`` names
 none), the largest difference of forces between package and original in eV/Å on a structure (the

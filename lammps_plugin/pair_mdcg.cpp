@@ -469,11 +469,9 @@ void PairMDCG::init_style()
   }
   impl->device_makes_list = can_do_without_list();
   if (!impl->memory_size.empty() && !impl->device_makes_list)
-    error->all(FLERR,
-               "pair_style mdcg: memory is " + impl->memory_size +
-                   ", and LAMMPS makes the neighbour list, which cannot be divided into "
-                   "domains: use device cuda or hip, no hybrid style and no excluded pairs, or "
-                   "leave memory out");
+    error->all(FLERR, "pair_style mdcg: memory is " + impl->memory_size +
+                          ", and LAMMPS makes the neighbour list, which has no domains: use "
+                          "device cuda or hip, no hybrid style or excluded pairs, or no memory");
   // For a sub-style of hybrid, LAMMPS keeps the list of the last run, with its old skin, if the
   // request looks the same. A new instance number makes it a new request.
   if (neighbor->skin != impl->skin) instance_me = instance_total++;
