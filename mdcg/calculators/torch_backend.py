@@ -297,9 +297,10 @@ def _patch_given(given: Sequence[Given], loaded: Sequence[torch.nn.Module]) -> N
     try:
         for original, model in zip(given, loaded, strict=True):
             if isinstance(original, torch.nn.Module):
-                if not is_patched(model):
-                    changed.append(model)
+                before = is_patched(model)
                 _patch(model, copied=model is not original)
+                if is_patched(model) and not before:
+                    changed.append(model)
     except BaseException:
         for model in changed:
             unpatch_model(model)

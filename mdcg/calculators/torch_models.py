@@ -108,7 +108,8 @@ class LoadedModel:
 
     def __init__(self, model: torch.nn.Module, info: ModelInfo, options: Options) -> None:
         self.model, self.info, self.options = model, info, options
-        self.head = info.heads[info.head_index(options.head or _default_head(model))]
+        head = _default_head(model) if options.head is None else options.head
+        self.head = info.heads[info.head_index(head)]
         self.types = types_by_number(info.symbols, options.species_types)
         self._parameters = list(model.parameters())  # kept, because collecting them takes 0.5 ms
 
