@@ -112,7 +112,8 @@ void Program::read_ops(const Package& package, ModelInfo info) {
     has_charges = manifest.has("charges");
     has_dipoles = manifest.has("dipoles");
     if (has_charges && has_dipoles)
-        manifest.fail("dipoles", "there beside charges", "one of them, which are the last descriptors");
+        manifest.fail("dipoles", "there beside charges",
+                      "one of them, which are the last descriptors");
     if (!manifest.has("descriptors")) return;
     for (const std::string& name : manifest.texts("descriptors")) {
         const auto found = operands.find(name);
