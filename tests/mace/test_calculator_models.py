@@ -238,7 +238,8 @@ def test_a_loaded_model_is_patched_in_place(caplog: pytest.LogCaptureFixture) ->
         assert calc.model is model
         assert calc.is_patched
         assert MDCGCalculator(CHECKPOINT).is_patched
-    assert not caplog.records
+    # one of the first pickle of a process is no warning of the model
+    assert not [each for each in caplog.records if "is a pickle" not in each.getMessage()]
     before = calc.get_potential_energy(atoms)
     with torch.no_grad():
         for parameter in model.parameters():
