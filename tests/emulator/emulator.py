@@ -30,6 +30,8 @@ _DRIVER = (
 )
 _NVRTC = ("fake_nvrtc.cpp", "translate.cpp")
 _FLAGS = ("-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+# HIP's names call CUDA's in the same library, also where a test has renamed one in the file.
+_FLAGS += ("-Wl,-Bsymbolic",)
 # faults of kernels end with a long jump, which fortified headers refuse
 _FLAGS += ("-U_FORTIFY_SOURCE",)
 # AMD's libraries; the folder is found as $ROCM_PATH/lib
