@@ -565,7 +565,7 @@ def test_too_many_neighbours(kind: Kind) -> None:
     ("options", "error", "message"),
     [
         ({"device": "cuda:97"}, DeviceError, "cuda:97"),
-        ({"device": "tpu"}, (ValueError, DeviceError), "device is 'tpu', expected 'cpu', 'cuda' "),
+        ({"device": "tpu"}, (ValueError, DeviceError), "device is 'tpu', expected 'cpu', 'cuda'"),
         ({"dtype": "float16"}, ValueError, "dtype is 'float16', expected"),
         ({"skin": -0.1}, ValueError, "skin is -0.1, expected a length"),
         ({"skin": np.nan}, ValueError, "skin is nan"),
