@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 USAGE = ROOT / "docs" / "usage"
 # Pages of docs/usage that are not about one program.
-GENERAL = {"index.md", "models.md", "comparison.md"}
+GENERAL = {"index.md", "models.md", "comparison.md", "amd.md"}
 HOSTS = sorted(page for page in USAGE.glob("*.md") if page.name not in GENERAL)
 HEADINGS = ["Install", "First run", "Options", "Results", "Limits", "When something goes wrong"]
 
