@@ -432,12 +432,12 @@ def test_a_signal_ends_the_run_between_steps(number: signal.Signals, folder: Pat
     arguments = [PACKAGE, "crystal.xyz", "--md", "nve", "--steps", "1000000", "--interval", "7"]
     command = [sys.executable, "-m", "mdcg", "run", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
-        for _ in range(600):
+        for _ in range(3000):
             if Path("crystal.log").is_file() and Path("crystal.log").read_text().count("\n") > 6:
                 break
             time.sleep(0.1)
         os.kill(job.pid, number)
-        log = job.communicate(timeout=60)[1]
+        log = job.communicate(timeout=300)[1]
     assert job.returncode == 128 + number
     rows = np.loadtxt("crystal.log")
     frames = read("crystal.traj", ":")
