@@ -306,7 +306,7 @@ def test_no_choice(tmp_path: Path, models: Models, ranks: int, settings: str) ->
 
 @pytest.mark.parametrize(("settings", "reason"), [
     ("exchange mpi device cuda", "exchange is mpi, expected auto, host, or peer (from device to "),
-    ("exchange peer", "exchange is peer, and device is auto, expected device cuda, or exchange h"),
+    ("exchange peer", "exchange is peer, and device is auto, expected device cuda or hip"),
     ("exchange peer device cpu", "exchange is peer, and device is cpu, expected device cuda"),
     ("exchange", "keyword exchange needs a value"),
 ])  # fmt: skip
