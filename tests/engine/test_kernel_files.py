@@ -459,7 +459,11 @@ def test_what_cannot_be_made(
             KernelCompileError,
             "NVRTC .* is too old for this card: it does not compile",
         ),
-        ("gfx803", UnsupportedProblemError, "target gfx803: kernels need gfx900 or later, expected"),
+        (
+            "gfx803",
+            UnsupportedProblemError,
+            "target gfx803: kernels need gfx900 or later, expected",
+        ),
         ("x86-64-v5", UnsupportedProblemError, "target x86-64-v5 is unknown, expected any of nat"),
     ):
         with pytest.raises(kind, match=sentence):
