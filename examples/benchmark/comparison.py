@@ -22,6 +22,7 @@ _IMPLS = {
     "original": ("e3nn", "#8c8c8c", "s"),
     "oeq": ("OpenEquivariance", "#d28b26", "^"),
     "cueq": ("cuEquivariance", "#5b9a3c", "D"),
+    "flashtp": ("FlashTP", "#c27ba0", "P"),
     "fastmace": ("FastMACE", "#b5523b", "X"),
     "symmetrix": ("Symmetrix-XL", "#3f8f8a", "h"),
     "aoti": ("NequIP, AOTInductor", "#a07cc0", "<"),
@@ -29,14 +30,15 @@ _IMPLS = {
     "patched": ("mdcg, patched", "#7fb0dc", "v"),
     "engine": ("mdcg, engine", "#1f5fa8", "o"),
     "mdcg": ("mdcg", "#1f5fa8", "o"),
-    "engine-exact": ("engine, radial networks exact", "#6a4c9c", "P"),
+    "engine-exact": ("engine, radial networks exact", "#6a4c9c", "*"),
 }
 _OWN = ("engine", "mdcg", "patched")
-_PEERS = ("original", "oeq", "cueq", "fastmace", "symmetrix", "aoti", "aoti-oeq")
+_PEERS = ("original", "oeq", "cueq", "flashtp", "fastmace", "symmetrix", "aoti", "aoti-oeq")
 _PACKAGES = {
     "original": "e3nn",
     "cueq": "cuequivariance",
     "oeq": "openequivariance",
+    "flashtp": "flashTP_e3nn",
     "fastmace": "fastmace",
     "symmetrix": "symmetrix-xl",
     "aoti": "nequip",

@@ -28,9 +28,10 @@ from . import dynamics, programs
 from .programs import PEERS, missing, unsuited
 
 _HELP = """\
-Time energy and forces of models as `mdcg bench model` does, beside the models as mace or
-NequIP converts them to cuEquivariance (cueq) and OpenEquivariance (oeq), Symmetrix-XL (symmetrix,
-through its ASE calculator) and FastMACE (fastmace, steps of its own loop from rest). MODEL is
+Time energy and forces of models as `mdcg bench model` does, beside the models as mace, NequIP
+or SevenNet converts them to cuEquivariance (cueq), OpenEquivariance (oeq) and FlashTP (flashtp),
+Symmetrix-XL (symmetrix, through its ASE calculator) and FastMACE (fastmace, steps of its own loop
+from rest). MODEL is
 small, medium or large (random weights, the shapes of MACE-MP-0), off-medium or mpa-medium (those
 of MACE-OFF23 and MACE-MPA-0), nequip-s, -m, -l or -xl (those of NequIP's foundation models) or a
 checkpoint. --impl also takes engine-exact, and aoti and aoti-oeq: NequIP compiled by AOTInductor,
@@ -107,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
                 parts = "_".join(Path(name).with_suffix("").parts).strip("/")
                 stem = f"{parts}-{kind}-{''.join(symbols)}-{options.device}"
                 base = Path(options.work or folder) / stem
-                found = loaders(model, base, settings, symbols)
+                found = loaders(model, name, base, settings, symbols)
                 reasons = {impl: absent[impl] or unsuited(impl, model) for impl in wanted}
                 chosen = {i: found[i] for i in wanted if reasons[i] is None and i in found}
                 sections = measure(chosen, systems, settings, exact)
@@ -235,7 +236,7 @@ def build_nequip(preset: str, dtype: str) -> torch.nn.Module:
 
 
 def loaders(
-    model: torch.nn.Module, base: Path, settings: Settings, symbols: Sequence[str]
+    model: torch.nn.Module, name: str, base: Path, settings: Settings, symbols: Sequence[str]
 ) -> dict[str, Loader]:
     """Return functions that make the implementations in :data:`IMPLS`, without FastMACE."""
 
@@ -244,4 +245,4 @@ def loaders(
         return partial(EngineStep, package, settings)
 
     own = checkpoint.loaders(model, Path(f"{base}.mdcg"), settings)
-    return {**own, "engine-exact": exact, **programs.loaders(model, base, settings, symbols)}
+    return {**own, "engine-exact": exact, **programs.loaders(model, name, base, settings, symbols)}

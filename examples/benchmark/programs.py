@@ -26,29 +26,37 @@ from mdcg.patch import is_nequip, model_info
 from mdcg.patch._frameworks import default_dtype
 from mdcg.patch.models import ModelInfo
 from mdcg.patch.nequip_files import nequip_state
+from mdcg.patch.sevennet_files import compute_in
 
 
 class Needs(NamedTuple):
-    """What a program needs: modules, a GPU or not, and one kind of models or any."""
+    """What a program needs: modules, a GPU or not, and models of these packages."""
 
     modules: tuple[str, ...]
+    models: tuple[str, ...]
     gpu: bool = True
-    only: str = ""
 
 
-#: `aoti` is NequIP compiled by ``nequip-compile --mode aotinductor``, `aoti-oeq` with the kernels
-#: of OpenEquivariance.
+#: `flashtp` is SevenNet with the kernels of FlashTP, `aoti` is NequIP compiled by
+#: ``nequip-compile --mode aotinductor``, `aoti-oeq` with the kernels of OpenEquivariance.
 PEERS = {
-    "cueq": Needs(("cuequivariance_torch", "cuequivariance_ops_torch")),
-    "oeq": Needs(("openequivariance",)),
-    "symmetrix": Needs(("symmetrix",), gpu=False, only="MACE"),
-    "fastmace": Needs(("fastmace",), only="MACE"),
-    "aoti": Needs(("nequip",), gpu=False, only="NequIP"),
-    "aoti-oeq": Needs(("nequip", "openequivariance"), only="NequIP"),
+    "cueq": Needs(
+        ("cuequivariance_torch", "cuequivariance_ops_torch"), ("MACE", "NequIP", "SevenNet")
+    ),
+    "oeq": Needs(("openequivariance",), ("MACE", "NequIP", "SevenNet")),
+    "flashtp": Needs(("flashTP_e3nn",), ("SevenNet",)),
+    "symmetrix": Needs(("symmetrix",), ("MACE",), gpu=False),
+    "fastmace": Needs(("fastmace",), ("MACE",)),
+    "aoti": Needs(("nequip",), ("NequIP",), gpu=False),
+    "aoti-oeq": Needs(("nequip", "openequivariance"), ("NequIP",)),
 }
 _LARGE = 500_000  # atoms
-# NequIP's own names of accelerations
+# Names of accelerations in NequIP, and in SevenNet
 _MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
+_OPTIONS = {"cueq": "enable_cueq", "oeq": "enable_oeq", "flashtp": "enable_flash"}
+
+
+_PACKAGES = {"mace": "MACE", "nequip": "NequIP", "sevennet": "SevenNet", "nequix": "Nequix"}
 
 
 def missing(impl: str, device: str) -> str | None:
@@ -71,10 +79,11 @@ def missing(impl: str, device: str) -> str | None:
 
 def unsuited(impl: str, model: torch.nn.Module) -> str | None:
     """Return why an implementation is not for a model, or None."""
-    only = PEERS[impl].only if impl in PEERS else ""
-    if only not in ("", "NequIP" if is_nequip(model) else "MACE"):
-        return f"for {only} models only"
-    if impl == "fastmace" and model_info(model).dtype != torch.float32:
+    info = model_info(model)
+    package = _PACKAGES[info.framework]
+    if impl in PEERS and package not in PEERS[impl].models:
+        return f"for {' and '.join(PEERS[impl].models)} models only"
+    if impl == "fastmace" and info.dtype != torch.float32:
         return "it is timed in float32 only"
     return None
 
@@ -87,16 +96,20 @@ def tell_skipped(reasons: Mapping[str, str | None]) -> None:
 
 
 def loaders(
-    model: torch.nn.Module, base: Path, settings: Settings, symbols: Sequence[str]
+    model: torch.nn.Module, name: str, base: Path, settings: Settings, symbols: Sequence[str]
 ) -> dict[str, Loader]:
     """Return functions that make the implementations in :data:`PEERS`, without FastMACE.
 
-    Converted files have the name `base` and a suffix; those that exist are used. `symbols` are the
-    elements of the structures.
+    `name` is the file of the model, or how the benchmark calls it. Converted files have the name
+    `base` and a suffix; those that exist are used. `symbols` are the elements of the structures.
     """
 
     def layers(impl: str) -> MakeStep:
-        return partial(TorchStep, converted(impl, model, settings.device), settings)
+        if impl in _OPTIONS and model_info(model).framework == "sevennet":
+            made = accelerated_sevennet(impl, name, model, settings.device)
+        else:
+            made = converted(impl, model, settings.device)
+        return partial(TorchStep, made, settings)
 
     def compiled(impl: str) -> MakeStep:
         source = model if impl == "aoti" else converted("oeq", model, settings.device)
@@ -109,7 +122,7 @@ def loaders(
         return partial(CalculatorStep, make, model_info(model), settings)
 
     found: dict[str, Loader] = {"symmetrix": symmetrix}
-    found |= {impl: partial(layers, impl) for impl in _MODIFIERS}
+    found |= {impl: partial(layers, impl) for impl in _OPTIONS}
     return found | {impl: partial(compiled, impl) for impl in ("aoti", "aoti-oeq")}
 
 
@@ -124,6 +137,21 @@ def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module
         with default_dtype(dtype):  # the converter sets it
             converter = import_module(f"mace.cli.convert_e3nn_{impl}")
             result = converter.run(copy.deepcopy(model), device=device).to(dtype)
+    return checkpoint.ready(result, None, device)
+
+
+def accelerated_sevennet(
+    impl: str, file: str, model: torch.nn.Module, device: str
+) -> torch.nn.Module:
+    """Build the model of a checkpoint as SevenNet's calculator does with ``enable_cueq`` and such.
+
+    `model` is that of the same file without such kernels, and gives the dtype.
+    """
+    dtype = model_info(model).dtype
+    with default_dtype(dtype), redirect_stdout(sys.stderr):
+        checkpoint_of = import_module("sevenn.checkpoint").SevenNetCheckpoint
+        result = checkpoint_of(file).build_model(**{_OPTIONS[impl]: True}).to(dtype)
+    compute_in(result, dtype)
     return checkpoint.ready(result, None, device)
 
 

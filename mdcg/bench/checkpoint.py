@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,34 +15,33 @@ from ase import Atoms
 
 from ..package import ConversionOptions, convert_model
 from ..patch import load_model, model_info, neighbor_list, patch_model, unpatch_model
-from ..patch.models import as_outputs, copy_in_dtype, model_batch
+from ..patch.evaluate import model_cell, model_inputs, model_outputs
+from ..patch.models import copy_in_dtype
 from ..patch.systems import Structure
 from .model import EngineStep, Loader, Settings, type_numbers
 
 
 class TorchStep:
-    """A MACE or NequIP model with inputs on its device, neighbour list included."""
+    """A model in torch with inputs on its device, neighbour list included."""
 
     def __init__(self, model: torch.nn.Module, settings: Settings, atoms: Atoms) -> None:
         self.model, self.info = model, model_info(model)
-        edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, self.info.r_max)
-        # NequIP's own lists are sorted by receiver, MACE's by sender
-        order = np.argsort(edges[0][int(self.info.is_nequip)], kind="stable")
-        edges = (edges[0][:, order], edges[1][order])
-        self.num_edges = len(order)
-        self._options = {"compute_force": True, "compute_stress": settings.stress}
         names = self.info.type_names
         kinds = np.array(type_numbers(atoms, names)) if names else atoms.numbers
         system = Structure("", kinds, atoms.positions, atoms.cell.array, tuple(atoms.pbc))
-        self.inputs = model_batch(self.info, system, edges, settings.head)
-        self.nbytes = sum(tensor.nbytes for tensor in self.inputs.values())
+        system = replace(system, cell=model_cell(model, self.info, system))
+        edges = neighbor_list(system.positions, system.cell, system.pbc, self.info.r_max)
+        # NequIP's own lists are sorted by receiver, MACE's and SevenNet's by sender
+        order = np.argsort(edges[0][int(self.info.is_nequip)], kind="stable")
+        edges = (edges[0][:, order], edges[1][order])
+        self.num_edges, self._stress = len(order), settings.stress
+        self.inputs = model_inputs(model, self.info, system, edges, settings.head)
+        tensors = filter(torch.is_tensor, dict(self.inputs).values())
+        self.nbytes = sum(tensor.nbytes for tensor in tensors)
 
     def __call__(self) -> Mapping[str, Any]:
         """Return energy, forces and, if it is wanted, stress, in eV and Å."""
-        batch = dict(self.inputs)  # models add entries
-        if self.info.is_nequip:
-            return as_outputs(self.model(batch))
-        return self.model(batch, training=False, **self._options)
+        return model_outputs(self.model, self.info, self.inputs, self._stress)
 
 
 def load(path: str) -> torch.nn.Module:

@@ -16,9 +16,9 @@ from .timing import scatters
 Row = Mapping[str, Any]
 
 _PACKAGES = (
-    *("torch", "e3nn", "mace-torch", "nequip", "cuequivariance", "cuequivariance-ops-torch-cu12"),
-    *("cuequivariance-ops-torch-cu13", "openequivariance", "fastmace"),
-    "symmetrix-xl",
+    *("torch", "e3nn", "mace-torch", "nequip", "sevenn", "nequix", "cuequivariance"),
+    *("cuequivariance-ops-torch-cu12", "cuequivariance-ops-torch-cu13", "openequivariance"),
+    *("flashTP_e3nn", "fastmace", "symmetrix-xl"),
 )
 
 

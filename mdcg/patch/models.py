@@ -1,14 +1,13 @@
-"""Models of MACE, NequIP, SevenNet and Nequix: properties, inputs, outputs, copies, records."""
+"""Models of MACE, NequIP, SevenNet and Nequix: properties, inputs, copies, records."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -19,15 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _core
 from ..errors import printable, printable_values
 from . import nequix_files, sevennet_files
-from .nequix_files import evaluate_nequix, is_nequix, nequix_elements
-from .sevennet_files import (
-    is_sevennet,
-    sevennet_batch,
-    sevennet_elements,
-    sevennet_modals,
-    sevennet_outputs,
-)
-from .systems import Structure
+from .nequix_files import is_nequix, nequix_elements
+from .sevennet_files import is_sevennet, sevennet_elements, sevennet_modals
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -444,7 +436,7 @@ def as_outputs(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 #: Attributes of NequIP's modules with the dtype for which they were built.
 _DTYPE_ATTRIBUTES = ("_output_dtype", "model_dtype")
 #: Classes of mace with sums over reciprocal space, whose energy depends on the choice of the cell.
-_RECIPROCAL = ("MACELES", "PolarMACE")
+RECIPROCAL_MODELS = ("MACELES", "PolarMACE")
 
 
 def model_info(model: torch.nn.Module) -> ModelInfo:
@@ -501,7 +493,7 @@ def lacks_strain_derivative(model: torch.nn.Module) -> bool:
 
     mace strains edges only, and not the long-range sum.
     """
-    return type(model).__name__ in _RECIPROCAL
+    return type(model).__name__ in RECIPROCAL_MODELS
 
 
 def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
@@ -520,72 +512,3 @@ def with_radial_derivative(model: torch.nn.Module) -> torch.nn.Module:
 
     basis.forward = forward
     return copied
-
-
-def model_batch(
-    info: ModelInfo,
-    system: Structure,
-    edges: Sequence[ArrayLike],
-    head: str | None = None,
-) -> dict[str, torch.Tensor]:
-    """Build the ``data`` argument of a model's ``forward`` for one structure.
-
-    `edges` is the result of :func:`neighbor_list`; edges may have any order. The inputs of the
-    system replace MACE's defaults.
-    """
-    given = {name: torch.tensor([value]) for name, value in system.inputs.items()}
-    field = [given.pop(f"external_field_{d}") for d in "xyz" if f"external_field_{d}" in given]
-    if field:
-        given["external_field"] = torch.stack(field, dim=-1)
-    atoms = (system.atomic_numbers, system.positions)
-    if info.is_nequip:
-        data = nequip_batch(info, *atoms, system.cell if system.periodic else None, *edges)
-        return data | {name: value[None] for name, value in given.items()}
-    extras = {name: value.to(info.dtype) for name, value in given.items()}
-    return mace_batch(info, *atoms, system.cell, system.pbc, *edges, head=head, extras=extras)
-
-
-def _model_cell(model: torch.nn.Module, info: ModelInfo, system: Structure) -> NDArray[np.float64]:
-    """Return the cell that a model is given for a structure."""
-    if any(type(module).__name__ == "LatentEwaldSum" for module in model.modules()):
-        cell = system.cell  # the package les takes left-handed cells for open systems
-        return np.asarray(cell * np.sign(np.linalg.det(cell)))
-    if info.model_class in _RECIPROCAL:
-        # these models take roots of the volume, so it must be positive
-        open_length = float(np.ptp(system.positions, axis=0).max()) + info.r_max
-        cell = np.where(np.array(system.pbc)[:, None], system.cell, open_length * np.eye(3))
-        return np.asarray(cell * np.sign(np.linalg.det(cell)))
-    return complete_cell(system.cell, system.pbc) if system.periodic else system.cell
-
-
-def evaluate_structure(
-    model: torch.nn.Module,
-    info: ModelInfo,
-    system: Structure,
-    head: str | None = None,
-) -> tuple[int, dict[str, torch.Tensor]]:
-    """Return the number of edges, and the model's outputs by MACE's names.
-
-    The outputs include forces and stress if the model can compute them.
-    """
-    system = replace(system, cell=_model_cell(model, info, system))
-    edges = neighbor_list(system.positions, system.cell, system.pbc, info.r_max)
-    if info.framework == "sevennet":
-        modal = info.heads[info.head_index(head)]
-        atoms = (system.atomic_numbers, system.positions, system.cell)
-        batch = sevennet_batch(model, info.dtype, *atoms, *edges, modal).to(info.device)
-        return edges[0].shape[1], sevennet_outputs(model(batch), system.periodic)
-    if info.framework == "nequix":
-        atoms = (info.species(system.atomic_numbers), system.positions, system.cell)
-        outputs = evaluate_nequix(model, info.dtype, *atoms, *edges, system.periodic)
-        return edges[0].shape[1], outputs
-    data, count = model_batch(info, system, edges, head), edges[0].shape[1]
-    if info.is_nequip:
-        return count, as_outputs(model(data))
-    takes = inspect.signature(model.forward).parameters
-    energy = hasattr(model, "atomic_energies_fn")  # dipole models cannot compute forces
-    options = {"compute_force": energy, "compute_stress": energy and system.periodic}
-    found = model(data, **{k: v for k, v in options.items() if k in takes})
-    if "latent_charges" in found:
-        found["charges"] = found["latent_charges"]
-    return count, found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import CheckpointError, MissingDependencyError, installed_version
 from ._frameworks import default_dtype, import_e3nn_o3, import_nequix
@@ -118,22 +119,20 @@ def compute_in(model: Any, dtype: torch.dtype) -> None:
     model.to(model.atom_energies.device)
 
 
-def evaluate_nequix(
-    model: Any,
+def nequix_inputs(
+    device: torch.device,
     dtype: torch.dtype,
     species: NDArray[np.int64],  # [num_nodes]
-    positions: NDArray[np.float64],  # [num_nodes, 3], Å
-    cell: NDArray[np.float64],  # [3, 3], rows are vectors, Å
-    edge_index: NDArray[np.int64],  # [2, num_edges], row 0 senders, row 1 receivers
-    unit_shifts: NDArray[np.int64],  # [num_edges, 3]
-    periodic: bool,
-) -> dict[str, torch.Tensor]:
-    """Return the outputs of a Nequix model under MACE's names.
+    positions: ArrayLike,  # [num_nodes, 3], Å
+    cell: ArrayLike | None,  # [3, 3], rows are vectors, Å; None for open systems
+    edge_index: ArrayLike,  # [2, num_edges], row 0 senders, row 1 receivers
+    unit_shifts: ArrayLike,  # [num_edges, 3]
+) -> dict[str, torch.Tensor | None]:
+    """Return the arguments of a Nequix model's ``forward`` for one structure, by name.
 
     Edges are in the format of :func:`~mdcg.patch.models.neighbor_list`; Nequix's vectors point to
     the senders.
     """
-    device, count = model.atom_energies.device, len(species)
 
     def real(values: Any) -> torch.Tensor:
         return torch.as_tensor(np.array(values, np.float64)).to(device, dtype)
@@ -141,18 +140,24 @@ def evaluate_nequix(
     def whole(values: Any) -> torch.Tensor:
         return torch.as_tensor(np.array(values, np.int64)).to(device)
 
-    shifts = -np.asarray(unit_shifts, np.float64)
-    # its frequencies are numbers of torch's default dtype
-    with default_dtype(dtype):
-        energies, forces, stress = model(
-            whole(species),
-            real(positions),
-            real(shifts),
-            whole(edge_index),
-            real(cell)[None] if periodic else None,
-            whole([count]),
-            whole([len(shifts)]),
-            whole(np.zeros(count)),
-        )
+    shifts, count = -np.asarray(unit_shifts, np.float64), len(species)
+    return {
+        "species": whole(species),
+        "positions": real(positions),
+        "edge_attr": real(shifts),
+        "edge_index": whole(edge_index),
+        "cell": None if cell is None else real(cell)[None],
+        "n_node": whole([count]),
+        "n_edge": whole([len(shifts)]),
+        "n_graph": whole(np.zeros(count)),
+    }
+
+
+def nequix_outputs(
+    model: Any, dtype: torch.dtype, inputs: Mapping[str, torch.Tensor | None]
+) -> dict[str, torch.Tensor]:
+    """Evaluate a Nequix model, with its outputs under MACE's names; stress if there is a cell."""
+    with default_dtype(dtype):  # its frequencies are numbers of torch's default dtype
+        energies, forces, stress = model(**inputs)
     outputs = {"energy": energies.sum().reshape(1), "node_energy": energies, "forces": forces}
-    return outputs | ({"stress": stress} if periodic else {})
+    return outputs | ({} if inputs["cell"] is None else {"stress": stress})

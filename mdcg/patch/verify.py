@@ -13,7 +13,8 @@ import torch
 
 from ..errors import MdcgError, VerificationError, format_table
 from ._frameworks import default_dtype
-from .models import ModelInfo, copy_in_dtype, evaluate_structure, frozen, model_info
+from .evaluate import evaluate_structure
+from .models import ModelInfo, copy_in_dtype, frozen, model_info
 from .systems import Structure, verification_systems
 
 log = logging.getLogger("mdcg")

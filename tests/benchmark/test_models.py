@@ -11,7 +11,7 @@ import torch
 from ase import Atoms
 from benchmark import dynamics, models, programs
 
-from mdcg.bench.checkpoint import TorchStep, exact, ready
+from mdcg.bench.checkpoint import TorchStep, exact, load, ready
 from mdcg.bench.model import Settings, measure
 from mdcg.bench.systems import make_system
 
@@ -31,18 +31,26 @@ def test_random_model_leaves_no_trace() -> None:
 @pytest.mark.slow
 # NequIP warns with advice on settings
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("framework", ["mace", "nequip"])
+@pytest.mark.parametrize("framework", ["mace", "nequip", "sevenn", "nequix"])
 def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
     """All implementations that run on a CPU agree on a small model."""
     pytest.importorskip(framework, exc_type=ImportError)
     if framework == "mace":
         changes = {"max_ell": 1, "correlation": 2, "atomic_numbers": [1, 8], "r_max": 4.0}
         built = models.build_mace("8x0e+8x1o", "float32", **changes)
-    else:
+    elif framework == "nequip":
         built = models.build("nequip-s")
+    elif framework == "sevenn":
+        from ..sevennet.conftest import build_model, config_of
+
+        built = build_model(config_of(), torch.float32)
+    else:
+        from ..nequix.test_nequix import config_of, write_file
+
+        built = load(write_file(tmp_path / "m.pt", config_of()))
     settings = Settings(stress=True, repeats=1)
     model = ready(built, None, "cpu")
-    loaders = models.loaders(model, tmp_path / "a", settings, ["H", "O"])
+    loaders = models.loaders(model, "m.pt", tmp_path / "a", settings, ["H", "O"])
     chosen = {
         name: loaders[name]
         for name in models.IMPLS
@@ -51,9 +59,12 @@ def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
         and not (models.missing(name, "cpu") or models.unsuited(name, model))
     }
     (found,) = measure(chosen, [make_system("water", 24)], settings, exact(model, settings))
+    assert {"original", "patched", "engine"} <= set(chosen)
+    if framework == "nequix":
+        assert found["refused"][0]["reason"].startswith("layers of Nequix models cannot be patched")
+        del chosen["patched"], found["refused"][0]
     assert found["refused"] == []
     assert [row["impl"] for row in found["rows"]] == list(chosen)
-    assert {"original", "patched", "engine"} <= set(chosen)
     for row in found["rows"]:
         assert row["forces_difference_float64"] < 1e-4
         assert row["stress"]
@@ -86,17 +97,42 @@ def test_nequip_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch._inductor, "aoti_load_package", load)
     for count in (24, 81):
         atoms = make_system("water", count)
-        make = models.loaders(model, tmp_path / "a", settings, ["H", "O"])["aoti"]()
+        make = models.loaders(model, "nequip-s", tmp_path / "a", settings, ["H", "O"])["aoti"]()
         got, want = make(atoms)(), TorchStep(model, settings, atoms)()
         for name in ("forces", "stress"):
             torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
     assert len(compiled) == 1
 
 
+def test_sevennet_is_built_with_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SevenNet builds the accelerated model from the file, in the model's dtype."""
+    pytest.importorskip("sevenn", exc_type=ImportError)
+    from ..sevennet.conftest import config_of, write_checkpoint
+
+    checkpoint = import_module("sevenn.checkpoint").SevenNetCheckpoint
+    asked: list[dict[str, bool]] = []
+    build = checkpoint.build_model
+    monkeypatch.setattr(
+        checkpoint, "build_model", lambda self, **options: asked.append(options) or build(self)
+    )
+    file, settings = write_checkpoint(tmp_path / "m.pth", config_of()), Settings()
+    model = ready(load(str(file)), "float64", "cpu")
+    found = models.loaders(model, str(file), tmp_path / "a", settings, ["H", "O"])
+    asked.clear()
+    atoms = make_system("water", 24)
+    for impl in ("cueq", "oeq", "flashtp"):
+        step = found[impl]()(atoms)
+        assert step.info.dtype == torch.float64
+        want = TorchStep(model, settings, atoms)()["forces"]
+        torch.testing.assert_close(step()["forces"], want, rtol=1e-5, atol=1e-6)
+    assert asked == [{"enable_cueq": True}, {"enable_oeq": True}, {"enable_flash": True}]
+
+
 def test_who_is_for_which_models() -> None:
     pytest.importorskip("mace", exc_type=ImportError)
     model = models.build_mace("4x0e", "float64", max_ell=1, correlation=1, atomic_numbers=[1, 8])
     assert programs.unsuited("aoti", model) == "for NequIP models only"
+    assert programs.unsuited("flashtp", model) == "for SevenNet models only"
     assert programs.unsuited("fastmace", model) == "it is timed in float32 only"
     assert programs.unsuited("symmetrix", model) is None
     assert programs.unsuited("fastmace", model.float()) is None

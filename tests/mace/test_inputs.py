@@ -17,7 +17,8 @@ from mdcg.package import ConversionOptions, Package, convert_model
 from mdcg.package.verification import package_reference, verify_package
 from mdcg.patch import mace_info
 from mdcg.patch._frameworks import default_dtype
-from mdcg.patch.models import complete_cell, evaluate_structure
+from mdcg.patch.evaluate import evaluate_structure
+from mdcg.patch.models import complete_cell
 from mdcg.patch.systems import Structure, verification_systems
 
 from .conftest import build_model

@@ -19,7 +19,8 @@ if importlib.util.find_spec("nequip") is None:
 
 import torch
 
-from mdcg.patch.models import evaluate_structure, model_info
+from mdcg.patch.evaluate import evaluate_structure
+from mdcg.patch.models import model_info
 from mdcg.patch.nequip_files import nequip_state
 from mdcg.patch.systems import Structure
 

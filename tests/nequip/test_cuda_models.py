@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from mdcg import patch_model
-from mdcg.patch.models import evaluate_structure, model_info
+from mdcg.patch.evaluate import evaluate_structure
+from mdcg.patch.models import model_info
 
 pytestmark = pytest.mark.gpu
 

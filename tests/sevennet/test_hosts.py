@@ -13,7 +13,8 @@ from ase import Atoms, units
 
 from mdcg import MDCGCalculator, _core
 from mdcg.package.convert import ConversionOptions, convert_model
-from mdcg.patch.models import evaluate_structure, model_info
+from mdcg.patch.evaluate import evaluate_structure
+from mdcg.patch.models import model_info
 from mdcg.patch.systems import Structure
 
 from ..emulator.emulator import emulator_environment

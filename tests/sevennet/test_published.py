@@ -16,7 +16,7 @@ from mdcg.package import Package
 from mdcg.package.convert import ConversionOptions, convert_checkpoint
 from mdcg.package.verification import package_reference, verify_package
 from mdcg.patch import load_model, model_info
-from mdcg.patch.models import evaluate_structure
+from mdcg.patch.evaluate import evaluate_structure
 from mdcg.patch.systems import Structure
 
 from ..lammps import lmp
