@@ -14,6 +14,7 @@ import torch
 from ase import Atoms
 
 from ..package import ConversionOptions, convert_model
+from ..package.inputs import lowest_values, neutral_values
 from ..patch import load_model, model_info, neighbor_list, patch_model, unpatch_model
 from ..patch.evaluate import model_cell, model_inputs, model_outputs
 from ..patch.models import copy_in_dtype
@@ -29,7 +30,8 @@ class TorchStep:
         names = self.info.type_names
         kinds = np.array(type_numbers(atoms, names)) if names else atoms.numbers
         system = Structure("", kinds, atoms.positions, atoms.cell.array, tuple(atoms.pbc))
-        system = replace(system, cell=model_cell(model, self.info, system))
+        inputs = neutral_values(lowest_values(model))  # for others MACE has such defaults
+        system = replace(system, cell=model_cell(model, self.info, system), inputs=inputs)
         edges = neighbor_list(system.positions, system.cell, system.pbc, self.info.r_max)
         # NequIP's own lists are sorted by receiver, MACE's and SevenNet's by sender
         order = np.argsort(edges[0][int(self.info.is_nequip)], kind="stable")

@@ -16,7 +16,7 @@ from ase import Atoms
 from .. import _core
 from ..calculators.package_backend import engine_errors
 from ..errors import MdcgError, UnsupportedProblemError
-from ..package.inputs import values_to_compare
+from ..package.inputs import neutral_values
 from .timing import (
     clock_for,
     free_bytes,
@@ -86,8 +86,9 @@ class EngineStep:
         self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
         self._cell = {"cell": atoms.cell.array.copy(), "periodic": atoms.pbc.copy()}
         self._volume = atoms.cell.volume if settings.stress else None
-        (values,) = values_to_compare(json.loads(self.model.manifest).get("inputs") or (), 1)
-        self._inputs = list(values.values())
+        inputs = json.loads(self.model.manifest).get("inputs") or ()
+        neutral = neutral_values({each["name"]: each.get("lowest") for each in inputs})
+        self._inputs = [each.get("default", neutral[each["name"]]) for each in inputs]
 
     def __call__(self) -> dict[str, Any]:
         """Return energy, forces and, if it is wanted, stress."""

@@ -157,6 +157,11 @@ def refuse_unknown(fields: Mapping[str, float], known: Collection[str]) -> None:
         raise ValueError(f"the model reads no {', '.join(unknown)}, expected {expected}")
 
 
+def neutral_values(lowest: Mapping[str, int | None]) -> dict[str, int]:
+    """Return values of inputs for closed shells without a charge, or the lowest that are known."""
+    return {name: max(int(name in MULTIPLICITIES), low or 0) for name, low in lowest.items()}
+
+
 def values_to_compare(inputs: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, float]]:
     """Return values of inputs, entries of a manifest, for so many structures.
 
