@@ -12,7 +12,7 @@ from mdcg import MDCGCalculator
 
 from .lmp import BAR, head, molecule_in_a_corner, nve, package, run_input, water, write_data
 
-LES = package("mace_les", "float64")
+LES, SHORT = package("mace_les", "float64"), package("mace", "float64")
 OUTPUT = """
 compute p all pressure NULL virial
 compute e all pe/atom
@@ -66,22 +66,38 @@ def test_dynamics_in_cells_that_change(tmp_path: Path) -> None:
     assert np.ptp(runs[1]["PotEng"]) > 1e-3
 
 
+@pytest.mark.parametrize("members", [[LES], [SHORT, LES]], ids=["alone", "committee"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_fixed_waves(tmp_path: Path, ranks: int) -> None:
-    """The waves of the first box are kept while it changes, as in the calculator."""
+def test_fixed_waves(tmp_path: Path, ranks: int, members: list[Path]) -> None:
+    """The waves of the first box are kept while it changes, as in the calculator.
+
+    A committee may also have members without a sum; results are means.
+    """
     atoms = crystal("cubic")
     write_data(tmp_path / "test.data", atoms)
-    change = "change_box all x scale 1.08 y scale 1.08 z scale 1.08 remap\nrun 0\n"
-    output = run_input(
-        tmp_path, head(LES, settings="fixed_waves yes") + OUTPUT + "run 0\n" + change, ranks=ranks
-    )
-    calc, usual = MDCGCalculator(LES, threads=1, fixed_waves=True), MDCGCalculator(LES, threads=1)
-    energies = [calc.get_potential_energy(atoms)]
-    atoms.set_cell(1.08 * atoms.cell.array, scale_atoms=True)
-    energies.append(calc.get_potential_energy(atoms))
-    found = [float(run["PotEng"][0]) for run in output.runs]
-    np.testing.assert_allclose(found, energies, rtol=1e-10)
-    assert abs(usual.get_potential_energy(atoms) - energies[1]) > 1e-6
+    several, fix = len(members) > 1, "fix q all pair 1 mdcg charges 1\n"
+    printed, dump = OUTPUT.replace(fix, "").split("dump d", 1)
+    if several:
+        fix = fix.replace("charges", "forces_std")
+    text = head(LES, settings="fixed_waves yes").replace(str(LES), " ".join(map(str, members)))
+    text += printed + "run 0\nchange_box all x scale 1.08 y scale 1.08 z scale 1.08 remap\n"
+    output = run_input(tmp_path, text + fix + "dump d" + dump + "run 0\n", ranks=ranks)
+    calc, usual = (MDCGCalculator(members, threads=1, fixed_waves=kept) for kept in (True, False))
+    for scale, run in zip((1.0, 1.08), output.runs, strict=True):
+        atoms.set_cell(scale * atoms.cell.array, scale_atoms=True)
+        energy, pressure = run["PotEng"][0], [run[f"c_p[{k}]"][0] for k in range(1, 7)]
+        np.testing.assert_allclose(energy, calc.get_potential_energy(atoms), rtol=1e-10)
+        want = -calc.get_stress(atoms)[[0, 1, 2, 5, 4, 3]] * BAR
+        np.testing.assert_allclose(pressure, want, rtol=0, atol=1e-9 * BAR)
+    (frame,) = output.dump()  # of the changed box
+    np.testing.assert_allclose(frame[:, 1:4], calc.get_forces(atoms), rtol=0, atol=1e-9)
+    if several:
+        want = np.linalg.norm(calc.results["forces_std"], axis=1)
+    else:
+        want = calc.get_charges(atoms)
+    assert np.abs(want).max() > 1e-3
+    np.testing.assert_allclose(frame[:, 5], want, rtol=0, atol=1e-9)
+    assert abs(usual.get_potential_energy(atoms) - energy) > 1e-6
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
