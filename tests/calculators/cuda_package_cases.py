@@ -53,6 +53,23 @@ if importlib.util.find_spec("sevenn") is not None:
             assert max(row.error / row.limit for row in check.deviations) < LIMIT, str(check)
 
 
+if all(map(importlib.util.find_spec, ("nequix", "jax", "jraph"))):
+    from ..nequix.test_nequix import config_of as nequix_config
+    from ..nequix.test_nequix import write_file
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_nequix(dtype: str, tmp_path: Path) -> None:
+        """Norms of whole rows between convolutions, also over blocks of several degrees."""
+        model = load_model(write_file(tmp_path / "m.pt", nequix_config(n_layers=2)))
+        package, path = convert_model(model, ConversionOptions(dtype=dtype)), tmp_path / "p.mdcg"
+        assert [each["type"] for each in package.layers].count("rms_norm") == 2
+        package.save(path)
+        check = verify_package(path, model, device="cuda")
+        assert check.passed, str(check)
+        if dtype == "float64":
+            assert max(row.error / row.limit for row in check.deviations) < LIMIT, str(check)
+
+
 def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """Verification on a device that does not exist fails instead of using the CPU."""
     model = load_model(DATA / CHECKPOINTS[0][0])

@@ -25,6 +25,7 @@ def test_calculators_on_emulated_devices() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_packages_on_an_emulated_device() -> None:
     pytest.importorskip("mace", exc_type=ImportError)
     run_cases_emulated(PACKAGES)

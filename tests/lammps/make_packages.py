@@ -1,38 +1,49 @@
 """Makes the packages that these tests run:
 
-    python tests/lammps/make_packages.py
+    python tests/lammps/make_packages.py [NAME ...]
 
-needs mdcg with MACE and NequIP (the environment that ``bash tests/run.sh both`` makes),
-graph-longrange and tad-dftd3. The same checkpoints give the same bytes.
+needs mdcg with MACE, NequIP, SevenNet and Nequix (the environment that ``bash tests/run.sh both``
+makes), graph-longrange and tad-dftd3. The same checkpoints give the same bytes.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from runpy import run_path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from mdcg.package import ConversionOptions
 from mdcg.package.convert import convert_checkpoint, convert_model
 
 ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
 sys.path.insert(0, str(ROOT / "tests" / "stubs"))  # for the model with a long-range sum
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
+    """Make the packages of these names, or all."""
     # mace_water_float64.mdcg and nequip_water_float32.mdcg have format 1, which must still open.
-    for name, suffix, dtype in (
-        ("mace_water", "model", "float32"),
-        ("nequip_water", "ckpt", "float64"),
-    ):
-        source = ROOT / "tests" / "data" / f"{name}.{suffix}"
-        package = convert_checkpoint(source, ConversionOptions(dtype=dtype, dispersion="pbe"))
-        package.save(source.with_name(f"{name}_{dtype}.mdcg"))
-    data = ROOT / "tests" / "data"
-    convert_model(random_les()).save(data / "mace_les_water_float64.mdcg")
-    options = ConversionOptions(graph_fields=(("total_spin", 1),))
-    convert_model(random_charged(), options).save(data / "mace_charged_water_float64.mdcg")
-    convert_model(random_polar()).save(data / "mace_polar_water_float64.mdcg")
+    makers: dict[str, Callable[[], Any]] = {
+        "mace_water_float32": lambda: trained("mace_water.model", "float32"),
+        "nequip_water_float64": lambda: trained("nequip_water.ckpt", "float64"),
+        "mace_les_water_float64": lambda: convert_model(random_les()),
+        "mace_charged_water_float64": lambda: convert_model(
+            random_charged(), ConversionOptions(graph_fields=(("total_spin", 1),))
+        ),
+        "mace_polar_water_float64": lambda: convert_model(random_polar()),
+        "nequix_water_float64": random_nequix,
+        "sevennet_water_float64": random_sevennet,
+    }
+    for name in names or makers:
+        makers[name]().save(DATA / f"{name}.mdcg")
+
+
+def trained(checkpoint: str, dtype: str) -> Any:
+    """Return the package of a checkpoint with data of dispersion."""
+    return convert_checkpoint(DATA / checkpoint, ConversionOptions(dtype=dtype, dispersion="pbe"))
 
 
 def random_les() -> Any:
@@ -106,5 +117,22 @@ def random_model(kind: str, **changes: Any) -> Any:
         )
 
 
+def random_nequix() -> Any:
+    """Return the package of a small random model with norms of whole rows."""
+    found = run_path(str(ROOT / "tests" / "nequix" / "test_nequix.py"))
+    options = ConversionOptions(dtype="float64", types=("H", "O"))
+    with TemporaryDirectory() as folder:
+        file = found["write_file"](Path(folder) / "m.pt", found["config_of"](n_layers=2))
+        return convert_checkpoint(file, options)
+
+
+def random_sevennet() -> Any:
+    """Return the package of a small random model with the envelope of the published ones."""
+    found = run_path(str(ROOT / "tests" / "sevennet" / "conftest.py"))
+    options = {**found["MODELS"]["like the published"], "num_convolution_layer": 2}
+    config = found["config_of"](("H", "O"), **options, conv_denominator=[3.0, 4.0])
+    return convert_model(found["build_model"](config))
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

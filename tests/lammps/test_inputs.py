@@ -118,7 +118,8 @@ def test_hybrid_and_committee(tmp_path: Path) -> None:
                  "mdcg-patch --set total_charge=VALUE"),
         ("charge 3", "", "total_charge is 3, expected a whole number from -2 to 2"),
         ("charge 0.5", "", "total_charge is 0.5, expected a whole number from -2 to 2"),
-        ("charge 0 spin 1.5", "", "total_spin is 1.5, expected a whole number"),
+        ("charge 0 spin 1.5", "", "total_spin is 1.5, expected a whole number from 1 on"),
+        ("charge 0 spin 0", "", "total_spin is 0, expected a whole number from 1 on"),
         ("charge 0 input phase 1", "", "phase is given, which no package reads, expected one "
                                        "of: total_charge, total_spin"),
         ("charge", "", "pair_style mdcg: keyword charge needs a value"),

@@ -42,7 +42,7 @@ GRIDS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["mace", "nequip"])
+@pytest.mark.parametrize("name", ["mace", "nequip", "sevennet", "nequix"])
 def test_grids(tmp_path: Path, name: str) -> None:
     write_data(tmp_path / "test.data", water(3, seed=7))
     want = trajectory(tmp_path, name, 1, 10)

@@ -100,6 +100,11 @@ def test_against_ase(tmp_path: Path, name: str, dtype: str, system: str, ranks: 
     compare(output, reference(atoms, model), TOLERANCE[dtype])
 
 
+@covering(system=["triclinic", "slab", "molecule"], ranks=[1, 2], name=["sevennet", "nequix"])
+def test_other_frameworks(tmp_path: Path, name: str, system: str, ranks: int) -> None:
+    test_against_ase(tmp_path, name, "float64", system, ranks)
+
+
 @covering(system=["slab", "molecule"], ranks=[1, 2], options=[{}, {"dispersion": "pbe"}])
 def test_virial_of_open_systems(
     tmp_path: Path, system: str, ranks: int, options: dict[str, str]
