@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ase import Atoms, units
+from ase.calculators.calculator import InputError
 
 from .calculators import MDCGCalculator
-from .calculators.evaluation import keys_of_input
+from .calculators.evaluation import refuse_unread
 from .errors import MissingDependencyError, UnsupportedProblemError, installation
 
 if TYPE_CHECKING:
@@ -145,16 +146,14 @@ def add_force(
     if periodic is None:
         periodic = topology.getPeriodicBoxVectors() is not None
     backend = calculator._backend
-    known = [key for name in getattr(backend, "input_names", ()) for key in keys_of_input(name)]
-    if unread := sorted(set(inputs or {}) - set(known)):
-        raise ValueError(
-            f"inputs has {', '.join(unread)}, which {os.fspath(package)} does not read, expected "
-            f"{', '.join(known) or 'none'}"
-        )
+    refuse_unread(inputs or {}, getattr(backend, "input_names", ()), os.fspath(package))
     structure = Atoms(symbols, pbc=periodic, info=dict(inputs or {}))
-    calculator._backend.check_inputs(structure)
+    try:
+        backend.check_inputs(structure)
+    except InputError as error:  # what a user of OpenMM gives is `inputs`
+        raise InputError(str(error).replace("atoms.info", "inputs")) from None
     inside = _with_virtual_sites(system, chosen)
-    if periodic and len(inside) < count and getattr(calculator._backend, "is_long_range", False):
+    if periodic and len(inside) < count and getattr(backend, "is_long_range", False):
         raise UnsupportedProblemError(
             f"{os.fspath(package)} has a long-range sum, in which periodic images of a part of the "
             "system would interact, and which does not see the charges of the other atoms: leave "

@@ -16,7 +16,7 @@ from .calculators.evaluation import (
     check_fixed_inputs,
     input_values,
     inputs_of_manifest,
-    keys_of_input,
+    refuse_unread,
     require_known,
     stress_volumes,
     types_by_number,
@@ -111,12 +111,7 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         self._package = os.fspath(package)
         self._inputs = inputs_of_manifest(json.loads(self._engine.manifest))
         self._stated = dict(inputs or {})
-        known = [key for each in self._inputs for key in keys_of_input(each.name)]
-        if unread := sorted(set(self._stated) - set(known)):
-            raise ValueError(
-                f"inputs has {', '.join(unread)}, which {self._package} does not read, expected "
-                f"{', '.join(known) or 'none'}"
-            )
+        refuse_unread(self._stated, [each.name for each in self._inputs], self._package)
         self._kernel_log = KernelLog(self._engine, self._package, self._device.type)
         self._dtype = dtype or getattr(torch, self._engine.dtype)
         self._compute_forces, self._compute_stress = compute_forces, compute_stress

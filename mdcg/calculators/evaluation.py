@@ -226,12 +226,15 @@ def _component(key: str, name: str, value: Any) -> Any:
     """Return what an external field, the value of a key, states for one of its components."""
     value = _plain(value)
     try:
-        return _as_numbers(value).reshape(-1, 3)[:, FIELD_COMPONENTS.index(name)].tolist()
+        rows = _as_numbers(value).reshape(-1, 3)
     except (TypeError, ValueError):
+        rows = np.full((1, 3), np.nan)
+    if not np.isfinite(rows).all():
         raise InputError(
-            f"{key} of the structure is {value!r}, expected three numbers in eV/Å/e: the slope of "
-            "the potential along x, y and z"
-        ) from None
+            f"{key} of the structure is {value!r}, expected three finite numbers in eV/Å/e: the "
+            "slope of the potential along x, y and z"
+        )
+    return rows[:, FIELD_COMPONENTS.index(name)].tolist()
 
 
 def input_values(
@@ -296,8 +299,19 @@ def _numbers(key: str, value: Any, of: SystemInput, shape: tuple[int, ...]) -> F
     except (TypeError, ValueError):
         usable = False
     if not usable:
-        raise InputError(f"{key} of the structure is {value!r}, expected {of.expected}")
+        each = f" for all or each of {shape[0]} systems" if shape else ""
+        raise InputError(f"{key} of the structure is {value!r}, expected {of.expected}{each}")
     return numbers
+
+
+def refuse_unread(stated: Mapping[str, Any], names: Iterable[str], package: str) -> None:
+    """Raise ValueError if inputs are stated under keys that no input of these names has."""
+    known = dict.fromkeys(key for name in names for key in keys_of_input(name))
+    if unread := sorted(set(stated) - set(known)):
+        raise ValueError(
+            f"inputs has {', '.join(unread)}, which {package} does not read, expected "
+            f"{', '.join(known) or 'none'}"
+        )
 
 
 def stated_inputs(
@@ -320,6 +334,19 @@ def stated_head(atoms: Atoms, options: Options) -> str | None:
     return None if found is None else str(found[1])
 
 
+def refuse_field(
+    stated: Mapping[str, Any], model: str, keys: Mapping[str, str] | None = None
+) -> None:
+    """Raise ``InputError`` if a structure states an external field, which a model cannot take."""
+    (key,) = keys_of_input(EXTERNAL_FIELD, keys)
+    field = _plain(stated.get(key))
+    if field is not None and not _agree(field, 0):
+        raise InputError(
+            f"{key} of the structure is {field!r}, and {model} takes no external field: remove it, "
+            "or use a model that takes one, such as PolarMACE"
+        )
+
+
 def check_fixed_inputs(
     fixed: Mapping[str, int],
     stated: Mapping[str, Any],
@@ -336,13 +363,8 @@ def check_fixed_inputs(
     mapping, with a number, or a number for each of several structures; None states nothing. `keys`
     as in :func:`keys_of_input`.
     """
-    (field_key,) = keys_of_input(EXTERNAL_FIELD, keys)
-    field = _plain(stated.get(field_key)) if FIELD_COMPONENTS[0] not in reads else None
-    if field is not None and not _agree(field, 0):
-        raise InputError(
-            f"{field_key} of the structure is {field!r}, and {package} takes no external "
-            "field: remove it, or use a model that takes one, such as PolarMACE"
-        )
+    if FIELD_COMPONENTS[0] not in reads:
+        refuse_field(stated, package, keys)
     for name, value in fixed.items():
         for key in keys_of_input(name, keys):
             plain = _plain(stated.get(key))

@@ -39,12 +39,14 @@ from ..patch.models import (
 from ..patch.sevennet_files import sevennet_batch
 from .descriptors import LayerFeatures
 from .evaluation import (
+    EXTERNAL_FIELD,
     HEAD,
     Evaluation,
     Options,
     check_finite,
     input_values,
     long_cell,
+    refuse_field,
     stated_head,
     stated_inputs,
     stated_value,
@@ -129,6 +131,8 @@ class LoadedModel:
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
         self.head_of(atoms)
+        if EXTERNAL_FIELD not in self.input_names()[0]:
+            refuse_field(atoms.info, "the model", self.options.info_keys)
 
     def head_of(self, atoms: Atoms) -> str:
         """Return the head for a structure, which may state one of several."""
@@ -162,6 +166,7 @@ class LoadedModel:
         Raises ``InputError`` if an input of the model is missing or unusable, and
         ``CalculationFailed`` if the model returned a number that is not finite.
         """
+        self.check_inputs(atoms)
         stress, gradients = "stress" in wanted, bool(wanted)
         # an energy without forces needs no backward pass
         mode = torch.enable_grad() if gradients else torch.no_grad()
@@ -190,6 +195,8 @@ class LoadedModel:
 
 # Classes whose energy is the sum of node energies. Others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
+# Classes that read no inputs but those of their embeddings.
+_WITHOUT_INPUTS = (*_ATOMIC_CLASSES, "EnergyDipolesMACE", "MACELES")
 
 
 # What MACE's own calculator gives a model where the structure states nothing.
@@ -280,14 +287,14 @@ class MaceModel(LoadedModel):
             lowest = None if count is None else -int(spec.get("offset", 0))
             number = system_input(_NEUTRAL, name, lowest, count)
             inputs[name] = _Input(per_atom, width, number if width == 1 and not per_atom else None)
-        if self.info.model_class in _ATOMIC_CLASSES:
+        if self.info.model_class in _WITHOUT_INPUTS:
             return inputs
         charge, spin = (
             _Input(per_atom=False, width=1, number=system_input(_NEUTRAL, name))
             for name in ("total_charge", "total_spin")
         )
         field = _Input(per_atom=False, width=3)
-        return {"total_charge": charge, "total_spin": spin, "external_field": field, **inputs}
+        return {"total_charge": charge, "total_spin": spin, EXTERNAL_FIELD: field, **inputs}
 
     def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
         dtype, device = self.info.dtype, self.info.device
@@ -353,9 +360,11 @@ class MaceModel(LoadedModel):
             try:
                 array = np.asarray(stated[1], dtype=np.float64)
                 array = array.reshape((rows,) if width == 1 else (rows, width))
+                if not np.isfinite(array).all():
+                    raise ValueError("not finite")
             except (TypeError, ValueError) as error:
                 raise InputError(
-                    f"{name} is {stated[1]!r}, expected {width} number(s) "
+                    f"{name} is {stated[1]!r}, expected {width} finite number(s) "
                     f"{'per atom' if wanted.per_atom else 'for the structure'}"
                 ) from error
             tensors[name] = torch.tensor(array, **place)
@@ -390,6 +399,7 @@ class NequipModel(LoadedModel):
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
+        super().check_inputs(atoms)
         input_values(self._fields, atoms.info, keys=self.options.info_keys)
 
     def run(
