@@ -386,7 +386,10 @@ def test_inputs_of_the_atoms(tmp_path: Path) -> None:
         assert abs(energies[-1] - atoms.get_potential_energy()) < 1e-9
     assert abs(energies[0] - energies[1]) > 1e-3
     for inputs, message in (
-        (None, r"has no charge, which \S*p.mdcg reads .* for: set inputs\['total_charge'\] or inputs"),
+        (
+            None,
+            r"has no charge, which \S*p.mdcg reads .* for: set inputs\['total_charge'\] or inputs",
+        ),
         ({"charge": 3}, "charge of the structure is 3, expected a whole number from -2 to 2"),
     ):
         system = bare(atoms)
