@@ -187,7 +187,8 @@ def test_inputs(folder: Path) -> None:
         ([CHARGED], f"h2o.xyz states no total_charge, which {CHARGED} reads and has no default for:"
                     " give --charge, a whole number from -2 to 2\n"),
         ([CHARGED, "--charge", 3], "--charge is 3, expected a whole number from -2 to 2\n"),
-        ([CHARGED, "--charge", 0, "--spin", 0.5], "--spin is 0.5, expected a whole number\n"),
+        ([CHARGED, "--charge", 0, "--spin", 0.5], "--spin is 0.5, expected a whole number "),
+        ([CHARGED, "--charge", 0, "--spin", 0], "--spin is 0, expected a whole number from 1 on\n"),
         ([CHARGED, "--charge", 0, "--input", "total_charge=1"],
          f"--charge and --input total_charge are one input of {CHARGED}: give one\n"),
         ([CHARGED, "--charge", 0, "--input", "field=1"],
