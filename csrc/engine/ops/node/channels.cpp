@@ -67,18 +67,37 @@ struct ModulateSpec : TwoInputsSpec {
 };
 const RegisterRowOp<ModulateSpec, Modulate> registered_modulate{"modulate"};
 
-// out = (x - mean) / sqrt(variance + epsilon) weight + bias, over the channels of a node
-struct LayerNormSpec : OpSpec {
+// What norms of rows have in common.
+struct NormSpec : OpSpec {
     const Operand& x = input("x", saved_for_backward);
     const Operand& out = output("out");
-    const Tensor& weight = fields.tensor("weight", {x.rows.blocks[0].mul});
-    const Tensor& bias = fields.tensor("bias", {x.rows.blocks[0].mul});
     double epsilon = fields.number("epsilon");
 
-    explicit LayerNormSpec(const LayerEntry& given) : OpSpec(given) {
+    explicit NormSpec(const LayerEntry& given) : OpSpec(given) {
         expect_same_irreps(x, out);
-        expect_scalars(*this, "x", x, 1, x.rows.blocks[0].mul);
         if (!(epsilon > 0)) fields.fail("epsilon", number_text(epsilon), "a positive number");
+    }
+
+    template <class Arguments, class Rows, class Launch>
+    void run(const Rows& rows, Arguments a, const Launch& launch) const {
+        a.x = rows.value(x);
+        a.out = rows.value(out);
+        a.g = rows.gradient(out);
+        a.dx = rows.gradient(x);
+        a.width = x.rows.width;
+        a.add = x.accumulate;
+        a.epsilon = epsilon;
+        launch(a);
+    }
+};
+
+// out = (x - mean) / sqrt(variance + epsilon) weight + bias, over the channels of a node
+struct LayerNormSpec : NormSpec {
+    const Tensor& weight = fields.tensor("weight", {x.rows.blocks[0].mul});
+    const Tensor& bias = fields.tensor("bias", {x.rows.blocks[0].mul});
+
+    explicit LayerNormSpec(const LayerEntry& given) : NormSpec(given) {
+        expect_scalars(*this, "x", x, 1, x.rows.blocks[0].mul);
     }
 
     template <typename T, class Keep>
@@ -87,33 +106,17 @@ struct LayerNormSpec : OpSpec {
         keep(a.used, x.rows.padded(ones, 1));
         keep(a.weight, x.rows.padded(fields.read<T>(weight), 1));
         keep(a.bias, x.rows.padded(fields.read<T>(bias), 1));
-        a.width = x.rows.width;
         a.channels = x.rows.features;
-        a.add = x.accumulate;
-        a.epsilon = epsilon;
-    }
-    template <typename T, class Rows, class Launch>
-    void run(const Rows& rows, LayerNorm<T> a, const Launch& launch) const {
-        a.x = rows.value(x);
-        a.out = rows.value(out);
-        a.g = rows.gradient(out);
-        a.dx = rows.gradient(x);
-        launch(a);
     }
 };
 const RegisterRowOp<LayerNormSpec, LayerNorm> registered_layer_norm{"layer_norm"};
 
 // out = x weight / sqrt(sum over blocks of factor |x|^2 + epsilon)
-struct RmsNormSpec : OpSpec {
-    const Operand& x = input("x", saved_for_backward);
-    const Operand& out = output("out");
+struct RmsNormSpec : NormSpec {
     std::vector<double> factors = fields.numbers("factors");
     const Tensor& weight = fields.tensor("weight", {channels()});
-    double epsilon = fields.number("epsilon");
 
-    explicit RmsNormSpec(const LayerEntry& given) : OpSpec(given) {
-        expect_same_irreps(x, out);
-        if (!(epsilon > 0)) fields.fail("epsilon", number_text(epsilon), "a positive number");
+    explicit RmsNormSpec(const LayerEntry& given) : NormSpec(given) {
         const std::size_t blocks = x.rows.blocks.size();
         if (factors.size() != blocks)
             fields.fail("factors", std::to_string(factors.size()) + " numbers",
@@ -143,17 +146,6 @@ struct RmsNormSpec : OpSpec {
         }
         keep(a.weight, x.rows.padded(of_items, 1));
         keep(a.square, x.rows.padded(squares, 1));
-        a.width = x.rows.width;
-        a.add = x.accumulate;
-        a.epsilon = epsilon;
-    }
-    template <typename T, class Rows, class Launch>
-    void run(const Rows& rows, RmsNorm<T> a, const Launch& launch) const {
-        a.x = rows.value(x);
-        a.out = rows.value(out);
-        a.g = rows.gradient(out);
-        a.dx = rows.gradient(x);
-        launch(a);
     }
 };
 const RegisterRowOp<RmsNormSpec, RmsNorm> registered_rms_norm{"rms_norm"};
