@@ -19,8 +19,12 @@ int points_for(int bound) { return std::max(rounded_up(2 * (2 * bound + 1)), 2 *
 
 bool ParticleMesh::is_faster(const Waves& waves, std::int64_t least_pairs) {
     constexpr double MOST_POINTS = 300;  // for each pair; rectangular cells have 61 or some more
+    constexpr int LONGEST = 4096;        // points along a vector; matrices have its square
     double points = 1;
-    for (std::size_t d = 0; d < 3; ++d) points *= points_for(waves.bound(d));
+    for (std::size_t d = 0; d < 3; ++d) {
+        if (points_for(waves.bound(d)) > LONGEST) return false;
+        points *= points_for(waves.bound(d));
+    }
     return waves.num_pairs() >= least_pairs &&
            points <= MOST_POINTS * static_cast<double>(waves.num_pairs());
 }
