@@ -167,7 +167,7 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void *l
   plugin.version = lammps->version;
   plugin.style = "pair";
   plugin.name = "mdcg";
-  plugin.info = "MACE, NequIP and SevenNet potentials through generated kernels (mdcg)";
+  plugin.info = "MACE, NequIP, SevenNet and Nequix potentials through generated kernels (mdcg)";
   plugin.author = "mdcg developers";
   plugin.creator.v1 = &make_pair;
   plugin.handle = handle;
