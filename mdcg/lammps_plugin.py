@@ -142,8 +142,15 @@ def _compile(lammps: Lammps, folder: Path) -> None:
     from .runtime.cache import announce_compilation
     from .runtime.compiler import find_compiler
 
+    try:
+        compiler = find_compiler()
+    except KernelCompileError as error:
+        raise KernelCompileError(
+            f"{error}; or compile the plugin on a machine with one ('mdcg lammps -o {PLUGIN}') and "
+            f"write 'plugin load {PLUGIN}' into the input"
+        ) from error
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
-    command = [*find_compiler(), *FLAGS, *_options(lammps), *sources]
+    command = [*compiler, *FLAGS, *_options(lammps), *sources]
     announce_compilation("pair_style mdcg for LAMMPS")
     status, messages = _core.run_compiler([*command, "-o", str(folder / PLUGIN), "-ldl"])
     if status:

@@ -122,6 +122,21 @@ def test_library_that_is_not_there(tmp_path: Path) -> None:
     assert "libmdcg.so cannot be opened" in output.text
 
 
+def test_without_a_compiler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LAMMPS starts with a warning that says what to do, and the command fails with the same."""
+    for name in ("MDCG_CXX", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "empty"))
+    hint = r"no C\+\+ compiler was found .* compile the plugin on a machine with one .'mdcg lammps -o "
+    with pytest.warns(UserWarning, match=f"pair_style mdcg is not available: {hint}"):
+        assert not list(Path(lammps_plugin.folder()).glob("*plugin.so"))
+    assert main(["lammps"]) == 5
+    assert re.search(hint, capsys.readouterr().err)
+
+
 def test_cmake(tmp_path: Path) -> None:
     cmake = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
     if cmake is None:
