@@ -18,6 +18,7 @@ from .errors import (
     PackageError,
     UnsupportedProblemError,
     VerificationError,
+    installation,
     show_warnings,
 )
 
@@ -80,7 +81,12 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'mdcg' has no attribute {name!r}")
-    return getattr(import_module(f".{module}", __name__), name)
+    try:
+        return getattr(import_module(f".{module}", __name__), name)
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"mdcg.{name} needs {error.name!r}, which is not installed: {installation(error.name)}"
+        ) from error
 
 
 def _import_core() -> Any:

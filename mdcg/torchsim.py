@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
+
+from .errors import MissingDependencyError, installation
+
+try:
+    import torch
+    from torch_sim.models.interface import ModelInterface
+except ModuleNotFoundError:
+    raise MissingDependencyError(
+        f"torch-sim is not installed: {installation('torch_sim')} (Python 3.11 or newer)"
+    ) from None
 
 from . import _core
 from .calculators.engine_report import KernelLog
@@ -23,14 +32,6 @@ from .calculators.evaluation import (
 )
 from .calculators.package_backend import engine_errors
 from .calculators.torch_backend import as_device
-from .errors import MissingDependencyError, installation
-
-try:
-    from torch_sim.models.interface import ModelInterface
-except ModuleNotFoundError:
-    raise MissingDependencyError(
-        f"torch-sim is not installed: {installation('torch_sim')} (Python 3.11 or newer)"
-    ) from None
 
 __all__ = ["MDCGModel"]
 

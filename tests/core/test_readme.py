@@ -85,9 +85,23 @@ def test_settings_table_is_that_of_the_code() -> None:
     assert found == [(v.name, v.default, v.meaning) for v in VARIABLES]
 
 
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("from mdcg import patch_model", "mdcg.patch_model needs 'torch', which is not installed:"),
+        ("import mdcg.torchsim", "torch-sim is not installed: pip install 'torch-sim-atomistic>"),
+    ],
+)
+def test_hints_where_torch_is_missing(use: str, message: str) -> None:
+    code = f"import sys; sys.modules['torch'] = None; {use}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"mdcg.errors.MissingDependencyError: {message}" in done.stderr
+
+
 def test_hints_name_packages_that_an_index_has() -> None:
     """Hints name packages on an index, and no extra of mdcg, which is not there."""
     assert installation("mace.modules") == "pip install 'mace-torch>=0.3.15' 'torch>=2.6'"
+    assert installation("torch").startswith("pip install 'mace-torch>=0.3.15' 'torch>=2.6' (mod")
     assert installation("tad_mctc").startswith("pip install 'tad-dftd3")
     assert installation("les_of.tomorrow") == "pip install les_of"
     assert installation("les.les") == "pip install git+https://github.com/ChengUCB/les"

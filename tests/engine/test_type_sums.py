@@ -14,6 +14,8 @@ from mdcg.package import Package
 from . import reference
 from .test_conv_layer import DTYPES, TOLERANCE, System, compare, system, type_model
 
+pytestmark = pytest.mark.compiler
+
 
 @DTYPES
 @pytest.mark.parametrize(
