@@ -147,7 +147,7 @@ def _compile(lammps: Lammps, folder: Path) -> None:
     except KernelCompileError as error:
         raise KernelCompileError(
             f"{error}; or compile the plugin on a machine with one ('mdcg lammps -o {PLUGIN}') and "
-            f"write 'plugin load {PLUGIN}' into the input"
+            f"write 'plugin load ./{PLUGIN}' into the input"
         ) from error
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
     command = [*compiler, *FLAGS, *_options(lammps), *sources]

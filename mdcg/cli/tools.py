@@ -26,7 +26,7 @@ command lmp knows pair_style mdcg. For your own LAMMPS, built as a shared librar
 PLUGIN, give its headers, and load the file in the input:
 
   mdcg lammps --headers ~/lammps/src -o mdcgplugin.so
-  plugin load mdcgplugin.so        (in the input; or set LAMMPS_PLUGIN_PATH to its folder)
+  plugin load ./mdcgplugin.so      (in the input; or set LAMMPS_PLUGIN_PATH to its folder)
 
 When it is loaded, the plugin checks that it was compiled for exactly that LAMMPS.
 """

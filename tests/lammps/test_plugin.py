@@ -130,7 +130,9 @@ def test_without_a_compiler(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("MDCG_CACHE_DIR", str(tmp_path / "empty"))
-    hint = r"no C\+\+ compiler was found .* compile the plugin on a machine with one .'mdcg lammps -o "
+    hint = (
+        r"no C\+\+ compiler was found .* compile the plugin on a machine with one .'mdcg lammps -o "
+    )
     with pytest.warns(UserWarning, match=f"pair_style mdcg is not available: {hint}"):
         assert not list(Path(lammps_plugin.folder()).glob("*plugin.so"))
     assert main(["lammps"]) == 5
@@ -159,7 +161,7 @@ def test_cmake(tmp_path: Path) -> None:
     del env["LAMMPS_PLUGIN_PATH"]
     from .lmp import DUMP, THERMO
 
-    text = f"plugin load {tmp_path}/build/mdcgplugin.so\n" + head(MODEL) + THERMO + DUMP + "run 0\n"
+    text = "plugin load ./build/mdcgplugin.so\n" + head(MODEL) + THERMO + DUMP + "run 0\n"
     compare(run_input(tmp_path, text, env=env), reference(atoms, MODEL), 1e-10)
 
 
