@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
@@ -19,7 +21,7 @@ using cuda::ContextScope, cuda::pointer, cuda::quietly;
 namespace {
 
 // CUresult
-constexpr int INVALID_VALUE = 1, FUNCTION_NOT_FOUND = 500;
+constexpr int INVALID_VALUE = 1, NOT_INITIALIZED = 3, FUNCTION_NOT_FOUND = 500;
 // CU_DEVICE_ATTRIBUTE_*, hipDeviceAttribute*
 constexpr int MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, HIP_MULTIPROCESSORS = 63;
 // CU_FUNC_ATTRIBUTE_*
@@ -29,12 +31,14 @@ DeviceError::Kind kind_of(int status) {
     switch (status) {
         case cuda::OUT_OF_MEMORY:
             return DeviceError::out_of_memory;
-        case 3:  // not initialized: a forked process gets this
+        case NOT_INITIALIZED:  // a forked process gets this
             return DeviceError::forked;
         case 100:
             return DeviceError::no_device;
+        case 98:   // HIP: no code for this device
         case 200:  // invalid image
         case 209:  // no binary for this device
+        case 218:  // PTX, or HIP's code, that cannot be read
         case 222:  // a later version of PTX
         case FUNCTION_NOT_FOUND:
             return DeviceError::unusable_code;
@@ -95,11 +99,19 @@ void start_with(const char* name) {
     cuda::check(start(0), name);
 }
 
+// HIP does not tell a forked process that it cannot use the devices: its calls fault there.
+void refuse_forked_process() {
+    static const pid_t owner = getpid();
+    if (getpid() != owner)
+        throw DeviceError(DeviceError::forked, NOT_INITIALIZED, "HIP was started before the fork");
+}
+
 void start_driver() {
     if (cuda::vendor() == Vendor::nvidia) {
         static const bool started = (start_with("cuInit"), true);
         (void)started;
     } else {
+        refuse_forked_process();
         static const bool started = (start_with("hipInit"), true);
         (void)started;
     }
@@ -152,6 +164,7 @@ cuda::VendorScope::~VendorScope() { current_vendor = outer_; }
 // Contexts are retained until the process ends (as in torch), because others may use them.
 cuda::ContextScope::ContextScope(int device) : vendor_(vendor_of(device)) {
     if (vendor() == Vendor::amd) {
+        refuse_forked_process();
         int before = 0;
         hipGetDevice(&before);
         hipSetDevice(handle_of(device));

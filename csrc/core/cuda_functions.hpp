@@ -160,7 +160,6 @@ inline const Function<void*, void*, UpdateResult*> cuGraphExecUpdate("cuGraphExe
 inline const Function<void**, void*, unsigned long long> cuGraphInstantiate(
     "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags");
 inline const Function<void*, void*> cuGraphLaunch("cuGraphLaunch", "hipGraphLaunch");
-inline const Function<void*, void*, void**, int*> hipGraphExecUpdate(nullptr, "hipGraphExecUpdate");
 // Kernels
 inline const Function<void**, const void*> cuModuleLoadData("cuModuleLoadData",
                                                             "hipModuleLoadData");

@@ -213,19 +213,13 @@ void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 
 namespace {
 
-// Puts a new graph in place of an older one. Returns false where that is not possible.
+// Puts a new graph in place of an older one. Returns false where that is not possible. NOTES: HIP's
+// function is not used. It does not compare which nodes wait for which, may keep the old arguments
+// of kernels without an error, and holds more memory with every call (as of ROCm 7).
 bool update_graph(void* executable, void* graph) {
-    int status = 0;
-    if (cuda::vendor() == Vendor::amd) {
-        if (!cuda::hipGraphExecUpdate.available()) return false;
-        void* node = nullptr;
-        int result = 0;
-        status = cuda::hipGraphExecUpdate.status(executable, graph, &node, &result);
-    } else {
-        if (!cuda::cuGraphExecUpdate.available()) return false;  // from CUDA 12 on
-        cuda::UpdateResult result;
-        status = cuda::cuGraphExecUpdate.status(executable, graph, &result);
-    }
+    if (!cuda::cuGraphExecUpdate.available()) return false;  // from CUDA 12 on
+    cuda::UpdateResult result;
+    const int status = cuda::cuGraphExecUpdate.status(executable, graph, &result);
     if (status != 0 && status != GRAPH_UPDATE_FAILURE) cuda::check(status, "the update of a graph");
     return status == 0;
 }
@@ -300,7 +294,9 @@ PeerMemory::PeerMemory(int device, const SharedMemoryHandle& handle)
     const ContextScope scope(device);
     cuda::MemoryHandle wanted;
     std::memcpy(wanted.bytes, handle.driver, sizeof wanted.bytes);
-    cuda::cuIpcOpenMemHandle(&base_, wanted, LAZY_PEER_ACCESS);
+    // the only flag of HIP was 0 before version 6
+    const bool old = cuda::vendor() == Vendor::amd && driver_version(Vendor::amd) < 6000;
+    cuda::cuIpcOpenMemHandle(&base_, wanted, old ? 0 : LAZY_PEER_ACCESS);
 }
 
 PeerMemory::~PeerMemory() {

@@ -171,7 +171,7 @@ private:
 
 // The work that was enqueued on a stream between begin and end, to be enqueued again as a whole. It
 // may be captured again: if only addresses and sizes differ, the existing graph is updated, which
-// is many times faster than building a new one.
+// is many times faster than building a new one. With HIP, a new one is built.
 class CapturedGraph {
 public:
     CapturedGraph() = default;

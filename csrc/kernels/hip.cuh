@@ -31,10 +31,16 @@ struct WarpThread {
 #define MDCG_SPREAD 1
 #endif
 
-// The second number of CUDA, blocks for each multiprocessor, has no counterpart.
-#define MDCG_BOUND(THREADS, ...) \
+// CUDA's second number, blocks for each multiprocessor, becomes two wavefronts for each SIMD unit:
+// a lane has 256 registers then. NOTES: with more, some are accumulation registers, and LLVM 21
+// ends the process over some kernels with them (its pass "Rewrite AGPR-Copy-MFMA").
+#define MDCG_THREADS(THREADS) \
     __attribute__((amdgpu_flat_work_group_size(1, (THREADS) * MDCG_SPREAD)))
-#define __launch_bounds__(...) MDCG_BOUND(__VA_ARGS__, 0)
+#define MDCG_THREADS_AND_BLOCKS(THREADS, BLOCKS) \
+    MDCG_THREADS(THREADS) __attribute__((amdgpu_waves_per_eu(2)))
+#define MDCG_THIRD(A, B, C, ...) C
+#define __launch_bounds__(...) \
+    MDCG_THIRD(__VA_ARGS__, MDCG_THREADS_AND_BLOCKS, MDCG_THREADS, )(__VA_ARGS__)
 
 namespace hip {
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,23 +22,48 @@ WAVEFRONT_PER_WARP = "#define MDCG_WAVEFRONT_PER_WARP 1\n"
 _INSTALL = "install ROCm's hiprtc, or set MDCG_HIPRTC_LIB to its file"
 
 
+# Threads take turns: in ROCm 5.2 two that start the library at once end the process, and a program
+# that is compiled beside another one may lose its options.
+_turn = threading.Lock()
+
+
+def _reset() -> None:
+    global _turn
+    _turn = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset)
+
+
 class Hiprtc(RuntimeCompiler):
     """AMD's run-time compiler."""
 
     _PREFIX, _CODE = "hiprtc", "Code"
 
+    def __init__(self, path: str) -> None:
+        self._folder = str(Path(path).parent) if "/" in path else ""
+        with _turn:
+            super().__init__(path)
+
     def _architectures(self) -> list[int]:
-        return _known_architectures()  # 0x90a for "gfx90a"
+        return _known_architectures(self._folder)  # 0x90a for "gfx90a"
+
+    def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
+        """Return success, machine code and log."""
+        with _turn:
+            return super().compile(source, name, options)
 
 
-def _known_architectures() -> list[int]:
+def _known_architectures(folder: str = "") -> list[int]:
     """Return those of comgr, which hiprtc calls: in ROCm 5.2 others end the process.
 
-    The list is empty where comgr is not found.
+    Later versions of hiprtc open comgr at the first program only, from their own folder. The list
+    is empty where comgr is not found.
     """
-    for suffix in (".so.3", ".so.2", ".so"):
+    names = [f"libamd_comgr{suffix}" for suffix in (".so.3", ".so.2", ".so")]
+    for path in (*(f"{folder}/{name}" for name in names if folder), *names):
         try:
-            library = ctypes.CDLL(f"libamd_comgr{suffix}")
+            library = ctypes.CDLL(path)
         except OSError:
             continue
         count, name = ctypes.c_size_t(), ctypes.c_char_p()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +40,10 @@ int cuGetErrorString(int code, const char** text) {
     return 0;
 }
 int cuGetErrorName(int, const char** text) { *text = "CUDA_ERROR_FAKE"; return 0; }
-int cuDriverGetVersion(int* version) { *version = 12080; return 0; }
+int cuDriverGetVersion(int* version) {
+    *version = 12080;
+    return status("cuDriverGetVersion");
+}
 int cuDeviceGet(int* handle, int device) { *handle = 0; return device == 0 ? 0 : 101; }
 int cuDeviceGetAttribute(int* value, int which, int) { *value = which == 75 ? 9 : 0; return 0; }
 int cuDevicePrimaryCtxRetain(void** c, int) { *c = &context; return 0; }
@@ -76,8 +80,26 @@ int nvrtcGetProgramLog(void*, char* log) { std::memcpy(log, kLog, sizeof kLog); 
 }
 """
 
+# Counts how often a function that a driver lacks is looked up.
+LOOKUPS = r"""
+#include <dlfcn.h>
+#include <cstring>
+#include <initializer_list>
+static int count;
+extern "C" int count_of_lookups() { return count; }
+extern "C" void* dlsym(void* library, const char* name) noexcept {
+    using Find = void* (*)(void*, const char*);
+    static Find find = nullptr;
+    for (const char* version : {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"})
+        if (find == nullptr) find = reinterpret_cast<Find>(dlvsym(RTLD_NEXT, "dlsym", version));
+    if (std::strcmp(name, "cuLaunchKernelEx") == 0) ++count;
+    return find(library, name);
+}
+"""
+
 PROLOGUE = """
-import json, os
+import ctypes, json, os
+from mdcg import _core
 from mdcg.errors import MdcgError
 from mdcg.ops import kernels
 from mdcg.runtime import cuda_build
@@ -97,10 +119,21 @@ def attempt(action):
 def load(target="sm_90"):
     program = kernels.CudaProgram(0, target, ["// " + target])
     program.launch(program.function(0, "f", 65536), (1, 32, 65536), [0])
+def launch_early(times):
+    program = kernels.CudaProgram(0, "sm_90", ["// early"])
+    function = program.function(0, "f", 0)
+    for _ in range(times):
+        program.launch(function, (1, 32, 0), [0], early=True)
+    return ctypes.CDLL(None).count_of_lookups()
+def version():
+    try:
+        return _core.cuda_driver_version()
+    except _core.CudaError as error:
+        return str(error)
 def with_fault(fault, action):
     os.environ["FAKE"] = fault
     try:
-        return attempt(action)
+        return version() if action is version else attempt(action)
     finally:
         del os.environ["FAKE"]
 """
@@ -135,6 +168,21 @@ def one_sentence(found: object, kind: str, *parts: str) -> None:
     assert "\n" not in message
     for part in parts:
         assert part in message, message
+
+
+def test_a_function_that_is_missing_is_looked_up_once(
+    driver: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("lookups are counted by means of glibc")
+    preload = library(LOOKUPS, tmp_path_factory.mktemp("lookups") / "lookups.so")
+    assert run("launch_early(3)", driver, tmp_path, LD_PRELOAD=str(preload)) == 1
+
+
+def test_a_version_that_the_driver_does_not_tell(driver: Path, tmp_path: Path) -> None:
+    script = "[with_fault('cuDriverGetVersion=999', version), version()]"
+    error = "cuDriverGetVersion failed: words for 999, CUDA_ERROR_FAKE"
+    assert run(script, driver, tmp_path) == [error, 12080]
 
 
 def test_without_a_driver(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +19,8 @@ from mdcg.runtime import hiprtc
 
 from ..engine.problems import build
 from ..engine.test_conv_layer import two_layers
+from ..processes import printed_by
+from .test_cuda_errors import library
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +119,20 @@ class Comgr:
         return 0
 
 
+def test_comgr_beside_hiprtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes before that of the loader's path, which may be of another version."""
+    opened: list[str] = []
+
+    def no_library(name: str) -> None:
+        opened.append(name)
+        raise OSError
+
+    monkeypatch.setattr(hiprtc.ctypes, "CDLL", no_library)
+    assert hiprtc._known_architectures("/opt/rocm/lib") == []
+    assert opened[:3] == [f"/opt/rocm/lib/libamd_comgr.so{end}" for end in (".3", ".2", "")]
+    assert opened[3:] == ["libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so"]
+
+
 def test_names_of_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are no single architecture are passed over, and a target must be among others."""
     monkeypatch.setattr(hiprtc.ctypes, "CDLL", Comgr)
@@ -138,6 +157,69 @@ def test_order_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
         *("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"),
         "libamdhip64.so.5",
     ]
+
+
+# A driver of HIP by its number of devices.
+DRIVER = r"""
+extern "C" {
+int hipInit(unsigned) { return 0; }
+int hipGetDeviceCount(int* count) { *count = DEVICES; return 0; }
+}
+"""
+
+
+@pytest.mark.compiler(whole=True)
+def test_order_of_drivers(tmp_path: Path) -> None:
+    """The newest version in $ROCM_PATH that opens, then other folders; and the first reason."""
+    if Path("/opt/rocm/lib").exists():
+        pytest.skip("this machine has a ROCm of its own, which comes before the loader's path")
+    rocm, loader = tmp_path / "rocm", tmp_path / "loader"
+    for folder in (rocm / "lib", loader):
+        folder.mkdir(parents=True)
+    for devices, path in (
+        (5, loader / "libamdhip64.so.5"),
+        (2, rocm / "lib" / "libamdhip64.so"),
+        (6, rocm / "lib" / "libamdhip64.so.6"),
+        (7, rocm / "lib" / "libamdhip64.so.7"),
+    ):
+        library(DRIVER.replace("DEVICES", str(devices)), path)
+
+    def said() -> str:
+        code = "from mdcg import _core\ntry:\n    _core.parse_device('hip:99')\n"
+        code += "except _core.EngineError as error:\n    print(error)"
+        return printed_by(code, ROCM_PATH=str(rocm), LD_LIBRARY_PATH=str(loader))
+
+    assert "there are hip:0 to hip:6: choose another one" in said()
+    (rocm / "lib" / "libamdhip64.so.7").write_text("no library")
+    assert "there are hip:0 to hip:5: choose another one" in said()
+    (rocm / "lib" / "libamdhip64.so.6").unlink()
+    assert "there are hip:0 to hip:1: choose another one" in said()
+    (rocm / "lib" / "libamdhip64.so").unlink()
+    assert "there are hip:0 to hip:4: choose another one" in said()
+    for version in "567":
+        (loader / f"libamdhip64.so.{version}").write_text("no library either")
+    (loader / "libamdhip64.so").write_text("no library either")
+    reason = f"cannot load {rocm}/lib/libamdhip64.so.7: .*file too short"
+    assert re.search(f"there is no HIP driver [(]{reason}[)]: install AMD's", said())
+
+
+def test_programs_are_compiled_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ROCm 5.2 ends the process if two threads use hiprtc at once."""
+    running, most = 0, 0
+
+    def compile_one(*_: Any) -> tuple[bool, bytes, str]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+        return True, b"code", ""
+
+    monkeypatch.setattr(hiprtc.RuntimeCompiler, "compile", compile_one)
+    libraries = [object.__new__(hiprtc.Hiprtc) for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: libraries[n % 2].compile("", "", []), range(8)))
+    assert most == 1
 
 
 def test_torch_for_rocm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark.cases import CASES
+from benchmark.cases import CASES, fully_connected
 
 from mdcg import _core
-from mdcg.codegen.conv.table import emit_table_conv
 from mdcg.errors import KernelCompileError
-from mdcg.package.cuda_kernels import padded_problem
-from mdcg.runtime.hiprtc import WAVEFRONT_PER_WARP, compile_hip, find_hiprtc
+from mdcg.package.cuda_kernels import cuda_passes
+from mdcg.package.kernel_file import _engine_texts
+from mdcg.runtime.hiprtc import compile_hip, find_hiprtc
 
-TARGET = "gfx90a"
+from .test_cuda_resources import distinct
+
+TARGETS = ("gfx90a", "gfx942")
 MAX_SHARED = 65536  # bytes of a block
 MAX_REGISTERS = 512  # vector registers and accumulation registers of a lane
-# Bytes of local memory of a lane that the compiler of ROCm 5.2 uses at most.
-LOCAL_BYTES = {"mace-large": 600, "nequip-benzene": 400}
-MOST_LOCAL_BYTES = 160
+# Bytes of local memory of a lane at most, for each version of the compiler: that of ROCm 5.2, and
+# from LLVM 17 (ROCm 5.7) on.
+LOCAL_BYTES = {"mace-large": (600, 220), "nequip-benzene": (400, 160)}
+MOST_LOCAL_BYTES = (160, 160)
+EXACT_LOCAL = (4096, 4096)
+CONTRACTION_LOCAL = (4096, 4096)
 
-MODELS = (
-    *("mace-small", "mace-medium", "mace-medium-l2", "mace-large"),
-    *("nequip-water", "nequip-lips", "nequip-aspirin", "nequip-toluene", "nequip-benzene"),
-    "nequip-oam-like",
-)
-QUICK = {("mace-medium", "float32"), ("nequip-water", "float32")}
+#: Convolutions of the benchmark that the engine has: their paths are ``uvu``.
+MODELS = [name for name in distinct() if CASES[name].builder is not fully_connected]
+DTYPES = ("float32", "float64")
+QUICK = {("mace-medium", "float32", "gfx90a"), ("nequip-water", "float32", "gfx90a")}
 
 
 @pytest.fixture(autouse=True)
-def compiler() -> None:
+def compiler(request: pytest.FixtureRequest) -> None:
+    """Skip where there is no compiler, or where it does not know the test's target."""
     try:
-        find_hiprtc()
+        library, path = find_hiprtc()
     except KernelCompileError as error:
         pytest.skip(str(error))
+    if "target" not in request.fixturenames:
+        return
+    target = request.getfixturevalue("target")
+    if int(target.removeprefix("gfx"), 16) not in library.architectures:
+        pytest.skip(f"{path} does not compile for {target}")
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,7 @@ def counted(data: bytes, at: int, kind: int, short: int, long: int, size: int) -
     return int.from_bytes(data[at : at + size], "big"), at + size
 
 
-def resources_of(code: bytes) -> dict[str, Resources]:
+def resources_of(code: bytes, target: str) -> dict[str, Resources]:
     """Read the notes of a code object, by the names of kernels."""
     assert code[:4] == b"\x7fELF"
     at = code.index(b"AMDGPU\0")
@@ -96,7 +108,7 @@ def resources_of(code: bytes) -> dict[str, Resources]:
     assert kind == 32  # NT_AMDGPU_METADATA
     notes, end = unpacked(code[at + 8 : at + 8 + size])
     assert end == size
-    assert notes["amdhsa.target"].startswith(f"amdgcn-amd-amdhsa--{TARGET}")
+    assert notes["amdhsa.target"].startswith(f"amdgcn-amd-amdhsa--{target}")
     return {
         kernel[".name"]: Resources(
             kernel[".vgpr_count"],
@@ -108,35 +120,89 @@ def resources_of(code: bytes) -> dict[str, Resources]:
     }
 
 
+def check_passes(
+    layer: dict[str, Any], target: str, names: set[str], local: tuple[int, int]
+) -> None:
+    """Compile all kernels of a layer for AMD's devices, and check what they need."""
+    passes, texts = cuda_passes([layer], (), amd=True)
+    assert {one["pass"] for one in passes} == names
+    for one in passes:
+        found: dict[str, Resources] = {}
+        for key in one["programs"]:
+            code = compile_hip(texts[key], target)
+            found |= resources_of(code, target)
+        clang = re.search(rb"clang version (\d+)", code)
+        limit = local[0 if clang is not None and int(clang[1]) < 17 else 1]
+        for entry in one["entries"]:
+            used = found[entry["name"]]
+            where = f"{target}, {one['pass']}, {entry['name']}: {used}"
+            shared = used.shared_bytes + entry["shared_bytes"]
+            assert used.registers <= MAX_REGISTERS, where
+            assert entry["max_warp_groups"] * shared <= MAX_SHARED, where
+            assert entry["max_warp_groups"] * entry["threads"] <= used.threads <= 1024, where
+            assert used.local_bytes <= limit, where
+
+
+def conv_layer(name: str, dtype: str, activation: str) -> dict[str, Any]:
+    return {
+        "type": "conv",
+        "problem": CASES[name].problem().with_dtype(dtype).to_json(),
+        "x": "x",
+        "radial": {"layers": [{"activation": activation}]},
+    }
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    ("name", "dtype", "target"),
     [
-        pytest.param(name, dtype, marks=[] if (name, dtype) in QUICK else [pytest.mark.slow])
-        for name in MODELS
-        for dtype in ("float32", "float64")
-        if dtype == "float32" or name.startswith("mace")
+        pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow])
+        for case in itertools.product(MODELS, DTYPES, TARGETS)
     ],
 )
-def test_convolutions(name: str, dtype: str) -> None:
-    problem = padded_problem(CASES[name].problem().with_dtype(dtype))
-    for kind in ("forward", "backward"):
-        kernel = emit_table_conv(
-            problem, kind, wants_x=True, normalization="component", most_shared=MAX_SHARED
-        )
-        code = compile_hip(WAVEFRONT_PER_WARP + kernel.source, TARGET)
-        found = resources_of(code)
-        # of ROCm before 6; hiprtc itself tells version 9.0 for many versions of ROCm
-        clang = re.search(rb"clang version (\d+)", code)
-        limited = clang is not None and int(clang[1]) < 17
-        for entry in kernel.entries:
-            used = found[entry.name]
-            where = f"{name}, {dtype}, {kind}, {entry.name}: {used}"
-            assert used.registers <= MAX_REGISTERS, where
-            assert used.shared_bytes + entry.shared_bytes <= MAX_SHARED, where
-            assert 2 * entry.threads <= used.threads <= 1024, where
-            if limited:
-                assert used.local_bytes <= LOCAL_BYTES.get(name, MOST_LOCAL_BYTES), where
+def test_convolutions_with_tables(name: str, dtype: str, target: str) -> None:
+    local = LOCAL_BYTES.get(name, MOST_LOCAL_BYTES)
+    layer = conv_layer(name, dtype, "silu")
+    check_passes(layer, target, {"table_forward", "table_backward"}, local)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "nequip-water" else [pytest.mark.slow])
+        for name in MODELS
+    ],
+)
+def test_convolutions_with_weights_of_edges(name: str, dtype: str, target: str) -> None:
+    """Where no table can hold the weights, they are computed for each edge."""
+    check_passes(conv_layer(name, dtype, "relu"), target, {"forward", "backward"}, EXACT_LOCAL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("results", ["128x0e", "128x0e+128x1o", "128x0e+128x1o+128x2e"])
+def test_contractions(results: str, dtype: str, target: str) -> None:
+    """Those of MACE-MP-0 small, medium and large."""
+    pytest.importorskip("mace")
+    from e3nn.o3 import Irreps
+    from mace.modules.symmetric_contraction import SymmetricContraction
+
+    from mdcg.patch.fused_contraction import fold_contraction
+
+    layer = SymmetricContraction(
+        Irreps("128x0e+128x1o+128x2e+128x3o"), Irreps(results), correlation=3, num_elements=2
+    )
+    problem = fold_contraction(layer).problem.with_dtype(dtype)
+    check_passes(
+        {"type": "contraction", "problem": problem.to_json()},
+        target,
+        {"forward", "backward"},
+        CONTRACTION_LOCAL,
+    )
 
 
 DEFINES = {
@@ -145,6 +211,7 @@ DEFINES = {
 }
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize(
     "file",
@@ -154,10 +221,10 @@ DEFINES = {
         *("total_charge", "dispersion", "edge_sum"),
     ],
 )
-def test_fixed_kernels(file: str, dtype: str) -> None:
+def test_fixed_kernels(file: str, dtype: str, target: str) -> None:
     text = _core.kernel_source(f"{file}.cuh")
     defines = DEFINES.get(f"{file}.cuh", "")
-    found = resources_of(compile_hip(f"{defines}typedef {dtype} T;\n{text}", TARGET))
+    found = resources_of(compile_hip(f"{defines}typedef {dtype} T;\n{text}", target), target)
     assert found
     for name, used in found.items():
         assert used.registers <= MAX_REGISTERS, f"{name}: {used}"
@@ -165,12 +232,32 @@ def test_fixed_kernels(file: str, dtype: str) -> None:
         assert used.local_bytes <= 96, f"{name}: {used}"
 
 
-def test_products() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "package",
+    [
+        *("mace_water_float32", "mace_water_float64", "nequip_water_float32"),
+        *("nequip_water_float64", "mace_les_water_float64", "mace_polar_water_float64"),
+        "mace_charged_water_float64",
+    ],
+)
+def test_programs_of_packages(package: str, target: str) -> None:
+    """All that the engine compiles for a package is accepted."""
+    path = Path(__file__).parents[1] / "data" / f"{package}.mdcg"
+    content = json.loads(_core.kernel_problem(str(path)))
+    passes, texts = cuda_passes(content["layers"], content["tensors"], amd=True)
+    for text in (texts | _engine_texts(path, target, passes)).values():
+        assert resources_of(compile_hip(text, target), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_products(target: str) -> None:
     """Blocks of products of matrices fit in plain arithmetic, which AMD's GPUs use."""
     from ..engine.cuda_device import gemm_shared_bytes, gemm_text, gemm_tiles
 
     for dtype in ("float32", "float64"):
-        found = resources_of(compile_hip(gemm_text(dtype, "gemm_plain"), TARGET))
+        found = resources_of(compile_hip(gemm_text(dtype, "gemm_plain"), target), target)
         for name, numbers in gemm_tiles(dtype, "gemm_plain"):
             used = found[name]
             assert used.registers <= MAX_REGISTERS, f"{name}: {used}"
@@ -188,4 +275,4 @@ def test_another_architecture() -> None:
 
 def test_a_rejected_text() -> None:
     with pytest.raises(KernelCompileError, match=r"rejected a generated kernel for gfx90a \("):
-        compile_hip("this is no program", TARGET)
+        compile_hip("this is no program", "gfx90a")

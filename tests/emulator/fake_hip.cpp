@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "fake_cuda.hpp"
@@ -23,7 +24,6 @@ SAME(hipInit, cuInit, (unsigned a), (a))
 SAME(hipGetDeviceCount, cuDeviceGetCount, (int* a), (a))
 SAME(hipDeviceGet, cuDeviceGet, (int* a, int b), (a, b))
 SAME(hipDeviceGetName, cuDeviceGetName, (char* a, int b, int c), (a, b, c))
-SAME(hipDeviceGetUuid, cuDeviceGetUuid_v2, (unsigned char* a, int b), (a, b))
 SAME(hipMemGetInfo, cuMemGetInfo_v2, (Size * a, Size* b), (a, b))
 SAME(hipMalloc, cuMemAlloc_v2, (Address * a, Size b), (a, b))
 SAME(hipFree, cuMemFree_v2, (Address a), (a))
@@ -39,7 +39,6 @@ SAME(hipMemsetD8Async, cuMemsetD8Async, (Address a, unsigned char b, Size c, Str
      (a, b, c, d))
 SAME(hipMemGetAddressRange, cuMemGetAddressRange_v2, (Address * a, Size* b, Address c), (a, b, c))
 SAME(hipIpcGetMemHandle, cuIpcGetMemHandle, (Handle * a, Address b), (a, b))
-SAME(hipIpcOpenMemHandle, cuIpcOpenMemHandle_v2, (Address * a, Handle b, unsigned c), (a, b, c))
 SAME(hipIpcCloseMemHandle, cuIpcCloseMemHandle, (Address a), (a))
 SAME(hipStreamCreateWithFlags, cuStreamCreate, (Stream * *a, unsigned b), (a, b))
 SAME(hipStreamDestroy, cuStreamDestroy_v2, (Stream * a), (a))
@@ -81,8 +80,24 @@ EXPORT const char* hipGetErrorString(int status) {
     return text;
 }
 EXPORT int hipDriverGetVersion(int* version) {
-    *version = 60240000;  // 6.2
+    const char* const text = std::getenv("EMULATED_HIP_VERSION");
+    *version = text != nullptr ? std::atoi(text) : 60240000;  // 6.2
     return kSuccess;
+}
+
+EXPORT int cuIpcOpenMemHandle_v2(Address* address, Handle handle, unsigned flags);
+EXPORT int hipIpcOpenMemHandle(Address* address, Handle handle, unsigned flags) {
+    int version = 0;
+    hipDriverGetVersion(&version);
+    const unsigned only = version < 60000000 ? 0 : 1;  // the flag that is required
+    return flags == only ? cuIpcOpenMemHandle_v2(address, handle, 1) : kInvalidValue;
+}
+
+// Cards without a serial number have one uuid.
+EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device);
+EXPORT int hipDeviceGetUuid(unsigned char* uuid, int device) {
+    const char* const text = std::getenv("EMULATED_HIP_UUIDS");
+    return cuDeviceGetUuid_v2(uuid, text != nullptr && std::strcmp(text, "0") == 0 ? 0 : device);
 }
 
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device);
@@ -121,13 +136,6 @@ EXPORT int hipSetDevice(int device) {
     if (current_device >= 0) cuCtxPopCurrent_v2(nullptr);
     current_device = device;
     return cuCtxPushCurrent_v2(context);
-}
-
-EXPORT int cuGraphExecUpdate_v2(void* executable, void* graph, void* result);
-EXPORT int hipGraphExecUpdate(void* executable, void* graph, void** node, int* result) {
-    *node = nullptr;
-    *result = 0;
-    return cuGraphExecUpdate_v2(executable, graph, nullptr);
 }
 
 }  // namespace fake_cuda

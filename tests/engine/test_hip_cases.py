@@ -76,7 +76,8 @@ def test_devices_that_are_missing() -> None:
     assert "device is 'hip:1', and there is one, hip:0: choose another one, or device cpu" in found
     found = run_emulated("-c", code, EMULATED_CUDA_DEVICES="0").stderr
     assert "device is 'hip:1', and the HIP driver finds none (hipInit failed: no" in found
-    assert found.rstrip().endswith("): use device cpu")
+    action = "): see whether rocminfo lists it (as a user of the groups video and render), or use"
+    assert found.rstrip().endswith(f"{action} device cpu")
 
 
 def test_the_self_test_without_a_device(tmp_path: Path) -> None:
@@ -145,6 +146,36 @@ def test_models_of_both_vendors(tmp_path: Path) -> None:
     """Two threads evaluate and destroy models on devices of both vendors, in turn."""
     done = run_emulated("-c", TWO_VENDORS, str(tmp_path / "a.mdcg"))
     assert done.stdout == "24 True\n", done.stderr
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from pathlib import Path
+from mdcg import _core
+from mdcg.cli.selftest_networks import NETWORKS
+
+path = str(NETWORKS["MACE"]("float64", 4, Path(sys.argv[1])))
+def evaluate():
+    _core.Model(path, device="hip").evaluate(np.eye(3), np.zeros(3))
+evaluate()
+if os.fork() == 0:
+    try:
+        evaluate()
+    except _core.EngineError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_forked_processes_are_told(tmp_path: Path) -> None:
+    """HIP itself would end them."""
+    done = run_emulated("-c", FORKED, str(tmp_path / "a.mdcg"))
+    assert done.stdout == (
+        "device hip:0 cannot be used (HIP was started before the fork): a process that was forked "
+        "from one that used it needs the start method 'spawn'\n"
+    ), done.stderr
 
 
 def test_both_drivers_in_one_process() -> None:

@@ -304,6 +304,23 @@ def test_no_choice(tmp_path: Path, models: Models, ranks: int, settings: str) ->
     assert "rows of ghosts" not in run_input(tmp_path, text, ranks=ranks, env=emulated()).text
 
 
+@pytest.mark.parametrize("version", ["50221153", "60240000"])
+def test_devices_of_amd(tmp_path: Path, models: Models, version: str) -> None:
+    """HIP 5 and 6 open memory with different flags; cards of one uuid are told apart."""
+    write_data(tmp_path / "test.data", water(2, seed=3))
+    changes = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_HIP_UUIDS": "0"}
+    env = emulated(**changes, EMULATED_HIP_VERSION=version)
+    energies = []
+    for device in ("cpu", "hip", "hip:1"):
+        text = head(models("mace"), settings=f"device {device}") + "run 0\n"
+        output = run_input(tmp_path, text, ranks=2, env=env)
+        energies.append(output.last["E_pair"])
+        assert ("rows of ghosts go from device to device" in output.text) == (device != "cpu")
+        assert ("up to 2 ranks share a device" in output.text) == (device == "hip:1")
+        assert "MPS" not in output.text
+    assert np.allclose(energies, energies[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize(("settings", "reason"), [
     ("exchange mpi device cuda", "exchange is mpi, expected auto, host, or peer (from device to "),
     ("exchange peer", "exchange is peer, and device is auto, expected device cuda or hip"),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import mdcg
+from mdcg import _core
 from mdcg.cli import env, selftest, selftest_engine
 from mdcg.cli.main import main, make_parser
 from mdcg.runtime.cache import cache_dir
@@ -48,6 +49,34 @@ def test_environment_survives_everything(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(env.platform, "platform", fail)
     report = env.collect()
     assert "RuntimeError: broken" in env.show(report)
+
+
+def test_environment_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that choose devices are reported, and devices that cannot be used have a line."""
+    names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "ROCM_PATH")
+    for name in names:
+        monkeypatch.setenv(name, f"of {name}")
+
+    def parse(name: str) -> int:
+        if name == "hip:3":
+            raise RuntimeError("there are three")
+        return int(name.removeprefix("hip:"))
+
+    def target(number: int) -> str:
+        if number == 1:
+            raise RuntimeError("it does not name its architecture")
+        return "gfx90a"
+
+    monkeypatch.setattr(_core, "parse_device", parse)
+    monkeypatch.setattr(_core, "device_target", target)
+    monkeypatch.setattr(_core, "device_name", lambda number: f"card {number}")
+    report = env.collect()
+    assert report["gpu"]["AMD devices"] == [
+        "gfx90a card 0",
+        "hip:1 cannot be used (it does not name its architecture)",
+        "gfx90a card 2",
+    ]
+    assert {name: report["variables"][name] for name in names} == {n: f"of {n}" for n in names}
 
 
 def test_environment_of_the_sources() -> None:

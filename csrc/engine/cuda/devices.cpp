@@ -7,6 +7,10 @@
 
 namespace mdcg {
 
+// What hides AMD's devices most often.
+constexpr const char* HELP =
+    "see whether rocminfo lists it (as a user of the groups video and render), or ";
+
 int parse_device(const std::string& text) {
     if (text == "cpu") return -1;
     const std::string kind = text.substr(0, text.find(':'));
@@ -25,11 +29,12 @@ int parse_device(const std::string& text) {
         count = mdcg::device_count(amd ? Vendor::amd : Vendor::nvidia);
     } catch (const DeviceError& error) {
         const std::string said = error.what();
-        throw EngineError(ErrorKind::device,
-                          "device is '" + text + "', and " +
-                              (error.complete() ? said
-                                                : "the " + driver + " driver finds none (" + said +
-                                                      "): use device cpu"));
+        throw EngineError(
+            ErrorKind::device,
+            "device is '" + text + "', and " +
+                (error.complete() ? said
+                                  : "the " + driver + " driver finds none (" + said +
+                                        "): " + (amd ? HELP : "") + "use device cpu"));
     } catch (const std::runtime_error& error) {
         throw EngineError(ErrorKind::device, "device is '" + text + "', and there is no " + driver +
                                                  " driver (" + error.what() + "): install " +
