@@ -31,13 +31,18 @@ struct WarpThread {
 #define MDCG_SPREAD 1
 #endif
 
-// CUDA's second number, blocks for each multiprocessor, becomes two wavefronts for each SIMD unit:
-// a lane has 256 registers then. NOTES: with more, some are accumulation registers, and LLVM 21
-// ends the process over some kernels with them (its pass "Rewrite AGPR-Copy-MFMA").
+// CUDA's second number, blocks for each multiprocessor, has no counterpart. NOTES: LLVM 21 ends the
+// process over some kernels with accumulation registers (its pass "Rewrite AGPR-Copy-MFMA"), as the
+// forward pass of a convolution with features of degree 3. Two wavefronts for each SIMD unit leave
+// a lane 256 registers, none of which are such.
 #define MDCG_THREADS(THREADS) \
     __attribute__((amdgpu_flat_work_group_size(1, (THREADS) * MDCG_SPREAD)))
+#if __clang_major__ >= 20
 #define MDCG_THREADS_AND_BLOCKS(THREADS, BLOCKS) \
     MDCG_THREADS(THREADS) __attribute__((amdgpu_waves_per_eu(2)))
+#else
+#define MDCG_THREADS_AND_BLOCKS(THREADS, BLOCKS) MDCG_THREADS(THREADS)
+#endif
 #define MDCG_THIRD(A, B, C, ...) C
 #define __launch_bounds__(...) \
     MDCG_THIRD(__VA_ARGS__, MDCG_THREADS_AND_BLOCKS, MDCG_THREADS, )(__VA_ARGS__)

@@ -19,6 +19,7 @@ from mdcg.package.cuda_kernels import cuda_passes
 from mdcg.package.kernel_file import _engine_texts
 from mdcg.runtime.hiprtc import compile_hip, find_hiprtc
 
+from ..processes import printed_by
 from .test_cuda_resources import distinct
 
 TARGETS = ("gfx90a", "gfx942")
@@ -263,6 +264,21 @@ def test_products(target: str) -> None:
             assert used.registers <= MAX_REGISTERS, f"{name}: {used}"
             shared = gemm_shared_bytes(dtype, "gemm_plain", numbers)
             assert used.shared_bytes + shared <= MAX_SHARED, f"{name}: {used}"
+
+
+THREADS = r"""
+from concurrent.futures import ThreadPoolExecutor
+from mdcg import _core
+from mdcg.runtime.hiprtc import compile_hip
+text = "typedef float T;\n" + _core.kernel_source("copies.cuh")
+with ThreadPoolExecutor(2) as pool:
+    print(len(set(pool.map(lambda _: compile_hip(text, "gfx90a"), range(6)))))
+"""
+
+
+def test_threads_that_begin_at_once() -> None:
+    """The compiler of ROCm 5.2 ends a process in which two threads use it."""
+    assert printed_by(THREADS) == "1\n"
 
 
 def test_another_architecture() -> None:
