@@ -27,14 +27,18 @@ MAX_SHARED = 65536  # bytes of a block
 MAX_REGISTERS = 512  # vector registers and accumulation registers of a lane
 # Bytes of local memory of a lane at most, for each version of the compiler: that of ROCm 5.2, and
 # from LLVM 17 (ROCm 5.7) on.
-LOCAL_BYTES = {"mace-large": (600, 220), "nequip-benzene": (400, 160)}
-MOST_LOCAL_BYTES = (160, 160)
-EXACT_LOCAL = (4096, 4096)
-CONTRACTION_LOCAL = (4096, 4096)
+LOCAL_BYTES = {"mace-large": (600, 260), "nequip-benzene": (400, 300)}
+MOST_LOCAL_BYTES = (160, 200)
+OF_WEIGHTS, OF_CONTRACTIONS = (200, 200), (540, 540)
 
 #: Convolutions of the benchmark that the engine has: their paths are ``uvu``.
 MODELS = [name for name in distinct() if CASES[name].builder is not fully_connected]
 DTYPES = ("float32", "float64")
+#: In float64, those whose blocks need more shared memory than there is: with tables, and without.
+REFUSED = {
+    *((name, "silu") for name in ("nequip-benzene", "nequip-oam-like", "sevennet-l3i5-main")),
+    ("nequip-oam-like", "relu"),
+}
 QUICK = {("mace-medium", "float32", "gfx90a"), ("nequip-water", "float32", "gfx90a")}
 
 
@@ -163,8 +167,10 @@ def conv_layer(name: str, dtype: str, activation: str) -> dict[str, Any]:
 )
 def test_convolutions_with_tables(name: str, dtype: str, target: str) -> None:
     local = LOCAL_BYTES.get(name, MOST_LOCAL_BYTES)
-    layer = conv_layer(name, dtype, "silu")
-    check_passes(layer, target, {"table_forward", "table_backward"}, local)
+    names = {"table_forward", "table_backward"}
+    if dtype == "float64" and (name, "silu") in REFUSED:
+        names = set()
+    check_passes(conv_layer(name, dtype, "silu"), target, names, local)
 
 
 @pytest.mark.timeout(600)
@@ -179,7 +185,10 @@ def test_convolutions_with_tables(name: str, dtype: str, target: str) -> None:
 )
 def test_convolutions_with_weights_of_edges(name: str, dtype: str, target: str) -> None:
     """Where no table can hold the weights, they are computed for each edge."""
-    check_passes(conv_layer(name, dtype, "relu"), target, {"forward", "backward"}, EXACT_LOCAL)
+    names = {"forward", "backward"}
+    if dtype == "float64" and (name, "relu") in REFUSED:
+        names = set()
+    check_passes(conv_layer(name, dtype, "relu"), target, names, OF_WEIGHTS)
 
 
 @pytest.mark.slow
@@ -202,7 +211,7 @@ def test_contractions(results: str, dtype: str, target: str) -> None:
         {"type": "contraction", "problem": problem.to_json()},
         target,
         {"forward", "backward"},
-        CONTRACTION_LOCAL,
+        OF_CONTRACTIONS,
     )
 
 

@@ -317,7 +317,7 @@ def test_devices_of_amd(tmp_path: Path, models: Models, version: str) -> None:
         energies.append(output.last["E_pair"])
         assert ("rows of ghosts go from device to device" in output.text) == (device != "cpu")
         assert ("up to 2 ranks share a device" in output.text) == (device == "hip:1")
-        assert "MPS" not in output.text
+        assert "NVIDIA's MPS" not in output.text
     assert np.allclose(energies, energies[0], rtol=1e-12)
 
 
