@@ -27,9 +27,13 @@ MAX_SHARED = 65536  # bytes of a block
 MAX_REGISTERS = 512  # vector registers and accumulation registers of a lane
 # Bytes of local memory of a lane at most, for each version of the compiler: that of ROCm 5.2, and
 # from LLVM 17 (ROCm 5.7) on.
-LOCAL_BYTES = {"mace-large": (600, 260), "nequip-benzene": (400, 300)}
+LOCAL_BYTES = {
+    "mace-large": (600, 260),
+    "nequip-benzene": (400, 200),
+    "sevennet-l3i5-main": (520, 200),
+}
 MOST_LOCAL_BYTES = (160, 200)
-OF_WEIGHTS, OF_CONTRACTIONS = (200, 200), (540, 540)
+OF_WEIGHTS, OF_CONTRACTIONS = (440, 440), (540, 540)
 
 #: Convolutions of the benchmark that the engine has: their paths are ``uvu``.
 MODELS = [name for name in distinct() if CASES[name].builder is not fully_connected]
