@@ -161,7 +161,7 @@ def conv_layer(name: str, dtype: str, activation: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "dtype", "target"),
     [
@@ -177,7 +177,7 @@ def test_convolutions_with_tables(name: str, dtype: str, target: str) -> None:
     check_passes(conv_layer(name, dtype, "silu"), target, names, local)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
