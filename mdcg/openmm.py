@@ -17,7 +17,7 @@ from ase import Atoms, units
 from ase.calculators.calculator import InputError
 
 from .calculators import MDCGCalculator
-from .calculators.evaluation import refuse_unread
+from .calculators.stated_inputs import refuse_unread
 from .errors import MissingDependencyError, UnsupportedProblemError, installation
 
 if TYPE_CHECKING:

@@ -21,16 +21,14 @@ except ModuleNotFoundError:
 
 from . import _core
 from .calculators.engine_report import KernelLog
-from .calculators.evaluation import (
+from .calculators.evaluation import require_known, stress_volumes, types_by_number
+from .calculators.package_backend import engine_errors
+from .calculators.stated_inputs import (
     check_fixed_inputs,
     input_values,
     inputs_of_manifest,
     refuse_unread,
-    require_known,
-    stress_volumes,
-    types_by_number,
 )
-from .calculators.package_backend import engine_errors
 from .calculators.torch_backend import as_device
 
 __all__ = ["MDCGModel"]

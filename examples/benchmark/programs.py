@@ -51,9 +51,9 @@ PEERS = {
     "aoti-oeq": Needs(("nequip", "openequivariance"), ("NequIP",)),
 }
 _LARGE = 500_000  # atoms
-# Names of accelerations in NequIP, and in SevenNet
-_MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
-_OPTIONS = {"cueq": "enable_cueq", "oeq": "enable_oeq", "flashtp": "enable_flash"}
+# NequIP's and SevenNet's own names of accelerations
+_NEQUIP_MODIFIERS = {"cueq": "enable_CuEquivariance", "oeq": "enable_OpenEquivariance"}
+_SEVENNET_OPTIONS = {"cueq": "enable_cueq", "oeq": "enable_oeq", "flashtp": "enable_flash"}
 
 
 _PACKAGES = {"mace": "MACE", "nequip": "NequIP", "sevennet": "SevenNet", "nequix": "Nequix"}
@@ -82,7 +82,7 @@ def unsuited(impl: str, model: torch.nn.Module) -> str | None:
     info = model_info(model)
     package = _PACKAGES[info.framework]
     if impl in PEERS and package not in PEERS[impl].models:
-        return f"for {' and '.join(PEERS[impl].models)} models only"
+        return f"for {', '.join(PEERS[impl].models)} models only"
     if impl == "fastmace" and info.dtype != torch.float32:
         return "it is timed in float32 only"
     return None
@@ -105,7 +105,7 @@ def loaders(
     """
 
     def layers(impl: str) -> MakeStep:
-        if impl in _OPTIONS and model_info(model).framework == "sevennet":
+        if model_info(model).framework == "sevennet":
             made = accelerated_sevennet(impl, name, model, settings.device)
         else:
             made = converted(impl, model, settings.device)
@@ -122,7 +122,7 @@ def loaders(
         return partial(CalculatorStep, make, model_info(model), settings)
 
     found: dict[str, Loader] = {"symmetrix": symmetrix}
-    found |= {impl: partial(layers, impl) for impl in _OPTIONS}
+    found |= {impl: partial(layers, impl) for impl in _SEVENNET_OPTIONS}
     return found | {impl: partial(compiled, impl) for impl in ("aoti", "aoti-oeq")}
 
 
@@ -131,7 +131,7 @@ def converted(impl: str, model: torch.nn.Module, device: str) -> torch.nn.Module
     if is_nequip(model):
         with nequip_state():
             modify = import_module("nequip.model.modify_utils").modify
-            result = modify(copy.deepcopy(model), [{"modifier": _MODIFIERS[impl]}])
+            result = modify(copy.deepcopy(model), [{"modifier": _NEQUIP_MODIFIERS[impl]}])
     else:
         dtype = next(model.parameters()).dtype
         with default_dtype(dtype):  # the converter sets it
@@ -150,7 +150,7 @@ def accelerated_sevennet(
     dtype = model_info(model).dtype
     with default_dtype(dtype), redirect_stdout(sys.stderr):
         checkpoint_of = import_module("sevenn.checkpoint").SevenNetCheckpoint
-        result = checkpoint_of(file).build_model(**{_OPTIONS[impl]: True}).to(dtype)
+        result = checkpoint_of(file).build_model(**{_SEVENNET_OPTIONS[impl]: True}).to(dtype)
     compute_in(result, dtype)
     return checkpoint.ready(result, None, device)
 

@@ -30,11 +30,12 @@ class TorchStep:
         names = self.info.type_names
         kinds = np.array(type_numbers(atoms, names)) if names else atoms.numbers
         system = Structure("", kinds, atoms.positions, atoms.cell.array, tuple(atoms.pbc))
-        inputs = neutral_values(lowest_values(model))  # for others MACE has such defaults
+        # charge, spin and field of PolarMACE are not among them: mace_batch has such values
+        inputs = neutral_values(lowest_values(model))
         system = replace(system, cell=model_cell(model, self.info, system), inputs=inputs)
         edges = neighbor_list(system.positions, system.cell, system.pbc, self.info.r_max)
-        # NequIP's own lists are sorted by receiver, MACE's and SevenNet's by sender
-        order = np.argsort(edges[0][int(self.info.is_nequip)], kind="stable")
+        # MACE's own lists are sorted by sender, the others' by receiver
+        order = np.argsort(edges[0][int(self.info.framework != "mace")], kind="stable")
         edges = (edges[0][:, order], edges[1][order])
         self.num_edges, self._stress = len(order), settings.stress
         self.inputs = model_inputs(model, self.info, system, edges, settings.head)

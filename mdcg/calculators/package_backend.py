@@ -33,23 +33,25 @@ from .descriptors import LayerFeatures
 from .drop_in import check_model_type
 from .engine_report import EngineReport, KernelLog
 from .evaluation import (
-    EXTERNAL_FIELD,
-    HEAD,
     Evaluation,
     Options,
-    check_fixed_inputs,
-    input_values,
-    inputs_of_manifest,
-    keys_of_input,
     known_symbols,
     mean_of,
     require_known,
     result_of,
-    stated_head,
-    stated_inputs,
     types_by_number,
 )
 from .heat_flux import heat_flux, unfold
+from .stated_inputs import (
+    EXTERNAL_FIELD,
+    HEAD,
+    check_fixed_inputs,
+    input_values,
+    inputs_of_manifest,
+    keys_of_input,
+    stated_head,
+    stated_inputs,
+)
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -311,7 +313,7 @@ class PackageBackend:
 
     def inputs_of(self, atoms: Atoms) -> dict[str, Any]:
         """Return what structures state of the packages' inputs, and charges of dipoles."""
-        names = (*self.input_names, EXTERNAL_FIELD, HEAD)
+        names = (*self.input_names, *FIELD_COMPONENTS, HEAD)
         found = stated_inputs(names, atoms.info, self._options.info_keys)
         charges = atoms.arrays.get(self._options.charges_key)
         return found | ({"charges": charges} if self.has_dipoles and charges is not None else {})

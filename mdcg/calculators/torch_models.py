@@ -19,7 +19,7 @@ from ase import Atoms
 from ase.calculators.calculator import InputError, equal
 
 from ..errors import UnsupportedProblemError
-from ..package.inputs import SystemInput, system_input
+from ..package.inputs import FIELD_COMPONENTS, SystemInput, system_input
 from ..patch._frameworks import default_dtype
 from ..patch.models import (
     ModelInfo,
@@ -39,22 +39,23 @@ from ..patch.models import (
 from ..patch.sevennet_files import sevennet_batch
 from .descriptors import LayerFeatures
 from .evaluation import (
-    EXTERNAL_FIELD,
-    HEAD,
     Evaluation,
     Options,
     check_finite,
-    input_values,
     long_cell,
-    refuse_field,
-    stated_head,
-    stated_inputs,
-    stated_value,
     stress_of,
     stress_volume,
     types_by_number,
 )
 from .neighbors import BoolArray, Edges, FloatArray
+from .stated_inputs import (
+    HEAD,
+    input_values,
+    refuse_field,
+    stated_head,
+    stated_inputs,
+    stated_value,
+)
 
 
 def as_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
@@ -124,14 +125,20 @@ class LoadedModel:
         per_structure, per_atom = self.input_names()
         heads = [HEAD] if len(self.info.heads) > 1 else []
         return {
-            **stated_inputs([*per_structure, *heads], atoms.info, self.options.info_keys),
+            **stated_inputs(
+                [*per_structure, *FIELD_COMPONENTS, *heads], atoms.info, self.options.info_keys
+            ),
             "arrays": stated_inputs(per_atom, atoms.arrays, self.options.arrays_keys),
         }
 
     def check_inputs(self, atoms: Atoms) -> None:
         """Raise ``InputError`` if an input of the model is missing or unusable."""
         self.head_of(atoms)
-        if EXTERNAL_FIELD not in self.input_names()[0]:
+        self._refuse_field(atoms)
+
+    def _refuse_field(self, atoms: Atoms) -> None:
+        """Raise ``InputError`` for an external field that the model does not take."""
+        if FIELD_COMPONENTS[0] not in self.input_names()[0]:
             refuse_field(atoms.info, "the model", self.options.info_keys)
 
     def head_of(self, atoms: Atoms) -> str:
@@ -166,7 +173,7 @@ class LoadedModel:
         Raises ``InputError`` if an input of the model is missing or unusable, and
         ``CalculationFailed`` if the model returned a number that is not finite.
         """
-        self.check_inputs(atoms)
+        self._refuse_field(atoms)  # run() checks what the model reads
         stress, gradients = "stress" in wanted, bool(wanted)
         # an energy without forces needs no backward pass
         mode = torch.enable_grad() if gradients else torch.no_grad()
@@ -195,12 +202,17 @@ class LoadedModel:
 
 # Classes whose energy is the sum of node energies. Others add terms that are not per atom.
 _ATOMIC_CLASSES = ("MACE", "ScaleShiftMACE")
-# Classes that read no inputs but those of their embeddings.
+# Classes whose energies depend on no inputs but those of their embeddings.
 _WITHOUT_INPUTS = (*_ATOMIC_CLASSES, "EnergyDipolesMACE", "MACELES")
 
 
 # What MACE's own calculator gives a model where the structure states nothing.
-_NEUTRAL = {"total_charge": 0, "total_spin": 1, "elec_temp": 0.0}
+_NEUTRAL = {
+    "total_charge": 0,
+    "total_spin": 1,
+    "elec_temp": 0.0,
+    **dict.fromkeys(FIELD_COMPONENTS, 0.0),
+}
 
 
 @dataclass(frozen=True)
@@ -289,12 +301,11 @@ class MaceModel(LoadedModel):
             inputs[name] = _Input(per_atom, width, number if width == 1 and not per_atom else None)
         if self.info.model_class in _WITHOUT_INPUTS:
             return inputs
-        charge, spin = (
-            _Input(per_atom=False, width=1, number=system_input(_NEUTRAL, name))
-            for name in ("total_charge", "total_spin")
-        )
-        field = _Input(per_atom=False, width=3)
-        return {"total_charge": charge, "total_spin": spin, EXTERNAL_FIELD: field, **inputs}
+        own = {
+            name: _Input(per_atom=False, width=1, number=system_input(_NEUTRAL, name))
+            for name in ("total_charge", "total_spin", *FIELD_COMPONENTS)
+        }
+        return {**own, **inputs}
 
     def _batch(self, atoms: Atoms, edges: Edges) -> dict[str, torch.Tensor]:
         dtype, device = self.info.dtype, self.info.device
@@ -368,6 +379,9 @@ class MaceModel(LoadedModel):
                     f"{'per atom' if wanted.per_atom else 'for the structure'}"
                 ) from error
             tensors[name] = torch.tensor(array, **place)
+        field = [tensors.pop(name) for name in FIELD_COMPONENTS if name in tensors]
+        if field:
+            tensors["external_field"] = torch.stack(field, dim=-1)
         return tensors
 
 

@@ -243,7 +243,7 @@ def _state_inputs(atoms: Atoms, package: Path, options: argparse.Namespace) -> N
 
     `options.stated` becomes the value of each input, by name.
     """
-    from ..calculators.evaluation import keys_of_input, stated_value
+    from ..calculators.stated_inputs import keys_of_input, stated_value
     from ..package.file import Package
     from ..package.inputs import SystemInput
 

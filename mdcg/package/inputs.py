@@ -158,7 +158,7 @@ def refuse_unknown(fields: Mapping[str, float], known: Collection[str]) -> None:
 
 
 def neutral_values(lowest: Mapping[str, int | None]) -> dict[str, int]:
-    """Return values of inputs for closed shells without a charge, or the lowest that are known."""
+    """Return charge 0, multiplicity 1, 0 for others, or the lowest value if it is higher."""
     return {name: max(int(name in MULTIPLICITIES), low or 0) for name, low in lowest.items()}
 
 

@@ -1,4 +1,4 @@
-"""Evaluates models of MACE, NequIP, SevenNet and Nequix for one structure, with MACE's names."""
+"""Evaluates models of MACE, NequIP, SevenNet and Nequix; results have MACE's names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from ._frameworks import default_dtype
 from .models import (
     RECIPROCAL_MODELS,
     ModelInfo,
@@ -35,7 +36,7 @@ def model_inputs(
     """Return what :func:`model_outputs` evaluates: a mapping of tensors on the model's device.
 
     `edges` is the result of :func:`~mdcg.patch.models.neighbor_list`; edges may have any order. The
-    inputs of the system replace MACE's defaults.
+    inputs of the system are for MACE, whose defaults they replace, and NequIP.
     """
     if info.framework == "sevennet":
         modal = info.heads[info.head_index(head)]
@@ -47,7 +48,9 @@ def model_inputs(
         return nequix_inputs(
             *on_device, species, system.positions, cell if system.periodic else None, *edges
         )
-    given = {name: torch.tensor([value]) for name, value in system.inputs.items()}
+    given = {
+        name: torch.tensor([value], device=info.device) for name, value in system.inputs.items()
+    }
     field = [given.pop(f"external_field_{d}") for d in "xyz" if f"external_field_{d}" in given]
     if field:
         given["external_field"] = torch.stack(field, dim=-1)
@@ -62,18 +65,24 @@ def model_inputs(
 def model_outputs(
     model: torch.nn.Module, info: ModelInfo, inputs: Any, stress: bool
 ) -> dict[str, torch.Tensor]:
-    """Evaluate a model, with forces and, if it is wanted, stress, if it can compute them."""
-    if info.framework == "sevennet":
-        return sevennet_outputs(model(copy.copy(inputs)), stress)
-    if info.framework == "nequix":
-        return nequix_outputs(model, info.dtype, inputs)
-    data = dict(inputs)  # models add entries
-    if info.is_nequip:
-        return as_outputs(model(data))
-    takes = inspect.signature(model.forward).parameters
-    energy = hasattr(model, "atomic_energies_fn")  # dipole models cannot compute forces
-    options = {"compute_force": energy, "compute_stress": energy and stress}
-    found: dict[str, torch.Tensor] = model(data, **{k: v for k, v in options.items() if k in takes})
+    """Return energy and, where the model computes them, forces and stress, by MACE's names.
+
+    `stress` is for MACE and SevenNet; NequIP and Nequix compute it wherever there is a cell.
+    """
+    # all but NequIP make tensors in torch's default dtype
+    with default_dtype(info.dtype):
+        if info.framework == "sevennet":
+            return sevennet_outputs(model(copy.copy(inputs)), stress)
+        if info.framework == "nequix":
+            return nequix_outputs(model(**inputs), has_cell=inputs["cell"] is not None)
+        data = dict(inputs)  # models add entries
+        if info.is_nequip:
+            return as_outputs(model(data))
+        takes = inspect.signature(model.forward).parameters
+        energy = hasattr(model, "atomic_energies_fn")  # dipole models cannot compute forces
+        options = {"compute_force": energy, "compute_stress": energy and stress}
+        options = {name: value for name, value in options.items() if name in takes}
+        found: dict[str, torch.Tensor] = model(data, **options)
     if "latent_charges" in found:
         found["charges"] = found["latent_charges"]
     return found

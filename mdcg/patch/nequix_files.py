@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -153,11 +152,8 @@ def nequix_inputs(
     }
 
 
-def nequix_outputs(
-    model: Any, dtype: torch.dtype, inputs: Mapping[str, torch.Tensor | None]
-) -> dict[str, torch.Tensor]:
-    """Evaluate a Nequix model, with its outputs under MACE's names; stress if there is a cell."""
-    with default_dtype(dtype):  # its frequencies are numbers of torch's default dtype
-        energies, forces, stress = model(**inputs)
+def nequix_outputs(found: tuple[torch.Tensor, ...], has_cell: bool) -> dict[str, torch.Tensor]:
+    """Return the outputs of a Nequix model under MACE's names."""
+    energies, forces, stress = found
     outputs = {"energy": energies.sum().reshape(1), "node_energy": energies, "forces": forces}
-    return outputs | ({} if inputs["cell"] is None else {"stress": stress})
+    return outputs | ({"stress": stress} if has_cell else {})

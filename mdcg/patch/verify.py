@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import torch
 
 from ..errors import MdcgError, VerificationError, format_table
-from ._frameworks import default_dtype
 from .evaluate import evaluate_structure
 from .models import ModelInfo, copy_in_dtype, frozen, model_info
 from .systems import Structure, verification_systems
@@ -288,7 +287,6 @@ def evaluate_outputs(
     try:
         with (
             _as_in_dynamics(model),
-            default_dtype(info.dtype),
             torch.inference_mode(False),
             torch.enable_grad(),
         ):

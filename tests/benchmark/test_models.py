@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,9 @@ def test_all_implementations_agree(framework: str, tmp_path: Path) -> None:
     assert found["refused"] == []
     assert [row["impl"] for row in found["rows"]] == list(chosen)
     for row in found["rows"]:
-        assert row["forces_difference_float64"] < 5e-4  # forces of the polar model reach many eV/Å
+        # forces of the model with a charge reach many eV/Å
+        limit = 5e-4 if framework == "graph_longrange" else 1e-4
+        assert row["forces_difference_float64"] < limit
         assert row["stress"]
 
 
@@ -131,6 +134,8 @@ def test_sevennet_is_built_with_kernels(tmp_path: Path, monkeypatch: pytest.Monk
         want = TorchStep(model, settings, atoms)()["forces"]
         torch.testing.assert_close(step()["forces"], want, rtol=1e-5, atol=1e-6)
     assert asked == [{"enable_cueq": True}, {"enable_oeq": True}, {"enable_flash": True}]
+    known = inspect.signature(build).parameters
+    assert all(name in known for one in asked for name in one)
 
 
 def test_who_is_for_which_models() -> None:

@@ -96,8 +96,8 @@ def test_large_cells_have_a_mesh(tmp_path: Path, box: str, dtype: str, least: fl
 def test_very_long_cells_have_none(tmp_path: Path) -> None:
     """The matrices of a mesh grow with the square of the length."""
     model = open_model(of_types(np.array([0.5, -0.9, 0.3])), tmp_path / "p.mdcg")
-    for length, has_mesh in ((1900.0, True), (2100.0, False)):
-        cell = np.diag([6.0, 6.0, length])
+    for width, length, has_mesh in ((12.0, 400.0, True), (6.0, 2000.0, False)):
+        cell = np.diag([width, width, length])
         assert pairs(cell, 2.0) > fewest_pairs("CPU")
         assert (change_by_moves(model, system(cell, 70)) > 1e-12) == has_mesh
 

@@ -345,22 +345,41 @@ def test_external_field(build: Any, tmp_path: Path) -> None:
     assert calc.get_forces(atoms)[1, 2] == pytest.approx((down - up) / (2 * step), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["ScaleShiftMACE", "EnergyDipolesMACE", "PolarMACE"])
-def test_fields_of_models_in_torch(build: Any, kind: str) -> None:
-    """Only PolarMACE takes a field, of finite numbers."""
-    model = model_of(build) if kind == "PolarMACE" else build(model_class=kind)
+@pytest.mark.parametrize("kind", ["ScaleShiftMACE", "EnergyDipolesMACE", "MACELES", "PolarMACE"])
+def test_fields_of_models_in_torch(build: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only PolarMACE takes a field, of finite numbers, whole or by components."""
+    if kind == "PolarMACE":
+        model = model_of(build)
+    elif kind == "MACELES":
+        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "stubs"))
+        model = build(
+            model_class=kind, les_arguments={}, atomic_inter_scale=1.3, atomic_inter_shift=0.2
+        )
+    else:
+        model = build(model_class=kind)
     calc, atoms = MDCGCalculator(model), water(1, seed=4)
     energy = calc.get_potential_energy(atoms)
     atoms.info["external_field"] = [0.0, 0.0, 0.1]
-    atoms.rattle(1e-9)
     if kind == "PolarMACE":
-        assert abs(calc.get_potential_energy(atoms) - energy) > 1e-3
-        message = r"external_field is \[0.0, 0.0, nan\], expected 3 finite number\(s\) for the str"
-    else:
-        message = r"is \[0.0, 0.0, nan\], and the model takes no external field: remove it, or use"
-    atoms.info["external_field"][2] = np.nan
+        changed = calc.get_potential_energy(atoms)
+        assert abs(changed - energy) > 1e-3
+        atoms.info = {"external_field_z": 0.1}
+        assert calc.get_potential_energy(atoms) == changed
+        atoms.info = {"external_field": [0.0, 0.0, np.nan]}
+        message = r"is \[0.0, 0.0, nan\], expected three finite numbers in eV/Å/e: the slope of the"
+        with pytest.raises(InputError, match=message):
+            calc.get_potential_energy(atoms)
+        return
+    message = r"is \[0.0, 0.0, 0.1\], and the model takes no external field: remove it, or use a"
     with pytest.raises(InputError, match=message):
         calc.get_potential_energy(atoms)
+    atoms.info = {"external_field_z": 0.1}
+    with pytest.raises(
+        InputError, match=r"external_field_z of the structure is 0\.1, and the model"
+    ):
+        calc.get_potential_energy(atoms)
+    atoms.info = {"external_field_z": 0.0}
+    assert calc.get_potential_energy(atoms) == energy
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ private:
 
     // -- periodic cells --------------------------------------------------------------------------
 
-    bool uses_mesh() const { return ParticleMesh::is_faster(waves_, MESH_PAIRS_CPU); }
+    bool uses_mesh() const { return ParticleMesh::is_worthwhile(waves_, MESH_PAIRS_CPU); }
 
     void fill(Tile& tile, const Worker<T>& worker, Range nodes, std::int64_t number) const {
         tile.begin = nodes.begin + number * WAVE_TILE;

@@ -69,7 +69,7 @@ private:
             system.first_weight = weights;
             columns += static_cast<std::int64_t>(system.waves.columns().size());
             weights += static_cast<std::int64_t>(system.waves.weights().size());
-            system.uses_mesh = ParticleMesh::is_faster(system.waves, MESH_PAIRS_CUDA);
+            system.uses_mesh = ParticleMesh::is_worthwhile(system.waves, MESH_PAIRS_CUDA);
             if (system.uses_mesh) {
                 mesh_.update(system.waves);
                 tables = std::max(tables, mesh_.needed_bytes());

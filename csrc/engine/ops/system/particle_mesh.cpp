@@ -17,16 +17,17 @@ int points_for(int bound) { return std::max(rounded_up(2 * (2 * bound + 1)), 2 *
 
 }  // namespace
 
-bool ParticleMesh::is_faster(const Waves& waves, std::int64_t least_pairs) {
-    constexpr double MOST_POINTS = 300;  // for each pair; rectangular cells have 61 or some more
-    constexpr int LONGEST = 4096;        // points along a vector; matrices have its square
-    double points = 1;
+bool ParticleMesh::is_worthwhile(const Waves& waves, std::int64_t least_pairs) {
+    // Points for each pair; rectangular cells have 61 or some more. The matrix of a direction has
+    // half the square of its points.
+    const double most = 300 * static_cast<double>(waves.num_pairs());
+    double all = 1;
     for (std::size_t d = 0; d < 3; ++d) {
-        if (points_for(waves.bound(d)) > LONGEST) return false;
-        points *= points_for(waves.bound(d));
+        const double points = points_for(waves.bound(d));
+        if (points * points > most) return false;
+        all *= points;
     }
-    return waves.num_pairs() >= least_pairs &&
-           points <= MOST_POINTS * static_cast<double>(waves.num_pairs());
+    return waves.num_pairs() >= least_pairs && all <= most;
 }
 
 // With z = sin(t) the integrand and its derivatives vanish at both ends, so that sums of equal

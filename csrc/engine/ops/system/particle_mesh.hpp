@@ -17,10 +17,10 @@ constexpr std::int64_t MESH_PAIRS_CPU = 2000, MESH_PAIRS_CUDA = 8000;
 
 class ParticleMesh {
 public:
-    // Whether the mesh is faster, for a limit above. The answer depends on the cell and the limit
+    // Whether to use the mesh, for a limit above. The answer depends on the cell and the limit
     // alone, so that all processes on devices of one kind give the same one. Very skewed cells have
-    // few waves and many points.
-    static bool is_faster(const Waves& waves, std::int64_t least_pairs);
+    // few waves and many points, and very long ones large matrices.
+    static bool is_worthwhile(const Waves& waves, std::int64_t least_pairs);
 
     // A charge is spread on window_points points along each direction. `repeated` points of the
     // last direction follow its last one again, in potentials.
