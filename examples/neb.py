@@ -36,10 +36,11 @@ HERE = Path(__file__).resolve().parent
 
 
 class Evaluated(SinglePointCalculator):
-    """Results of an image, of which positions alone change: ASE compares all it has, slowly."""
+    """Results of an image, valid while positions and cell stay. ASE's own class compares all."""
 
     def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:
-        return [] if np.array_equal(atoms.positions, self.atoms.positions) else ["positions"]
+        same = np.array_equal(atoms.positions, self.atoms.positions)
+        return [] if same and np.array_equal(atoms.cell, self.atoms.cell) else ["positions", "cell"]
 
 
 class BatchNEB(NEB):

@@ -84,6 +84,8 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f".{module}", __name__), name)
     except ModuleNotFoundError as error:
+        if str(error.name).startswith("mdcg"):  # the installation is broken
+            raise
         raise MissingDependencyError(
             f"mdcg.{name} needs {error.name!r}, which is not installed: {installation(error.name)}"
         ) from error

@@ -103,8 +103,8 @@ def installation(module: str | None) -> str:
     parts = [line.partition(";") for line in lines]
     wanted = [f"'{name.strip()}'" for name, _, marker in parts if extra.search(marker)]
     command = " ".join(["pip install", *(wanted or [top])])
-    others = "(models of other frameworks need nequip, sevenn or nequix in place of mace-torch)"
-    return f"{command} {others}" if wanted and top == "torch" else command
+    others = "or the package of your models, nequip, sevenn or nequix, in place of mace-torch"
+    return f"{command}, {others}" if wanted and top == "torch" else command
 
 
 def installed_version(distribution: str) -> str | None:

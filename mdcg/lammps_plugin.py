@@ -146,8 +146,9 @@ def _compile(lammps: Lammps, folder: Path) -> None:
         compiler = find_compiler()
     except KernelCompileError as error:
         raise KernelCompileError(
-            f"{error}; or compile the plugin on a machine with one ('mdcg lammps -o {PLUGIN}') and "
-            f"write 'plugin load ./{PLUGIN}' into the input"
+            f"{error}; or compile the plugin where there is a compiler, with the same LAMMPS and "
+            f"mdcg ('mdcg lammps -o {PLUGIN}'), write 'plugin load ./{PLUGIN}' into the input, and "
+            "set MDCG_LIBRARY to libmdcg.so here"
         ) from error
     sources = sorted(str(path) for path in _sources().glob("*.cpp"))
     command = [*compiler, *FLAGS, *_options(lammps), *sources]

@@ -14,10 +14,11 @@ from .errors import MissingDependencyError, installation
 try:
     import torch
     from torch_sim.models.interface import ModelInterface
-except ModuleNotFoundError:
+except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        f"torch-sim is not installed: {installation('torch_sim')} (Python 3.11 or newer)"
-    ) from None
+        f"mdcg.torchsim needs {error.name!r}, which is not installed: "
+        f"{installation('torch_sim')} (Python 3.11 or newer)"
+    ) from error
 
 from . import _core
 from .calculators.engine_report import KernelLog

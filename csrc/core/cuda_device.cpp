@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
@@ -99,10 +100,13 @@ void start_with(const char* name) {
     cuda::check(start(0), name);
 }
 
-// HIP does not tell a forked process that it cannot use the devices: its calls fault there.
-void refuse_forked_process() {
-    static const pid_t owner = getpid();
-    if (getpid() != owner)
+// The process that has started HIP; 0: none. A forked process inherits it, and cannot use HIP,
+// which does not tell it so.
+std::atomic<pid_t> hip_process{0};
+
+void refuse_forked_process(Vendor vendor) {
+    const pid_t owner = hip_process;
+    if (vendor == Vendor::amd && owner != 0 && owner != getpid())
         throw DeviceError(DeviceError::forked, NOT_INITIALIZED, "HIP was started before the fork");
 }
 
@@ -111,13 +115,14 @@ void start_driver() {
         static const bool started = (start_with("cuInit"), true);
         (void)started;
     } else {
-        refuse_forked_process();
-        static const bool started = (start_with("hipInit"), true);
+        refuse_forked_process(Vendor::amd);
+        static const bool started = (start_with("hipInit"), hip_process = getpid(), true);
         (void)started;
     }
 }
 
 int handle_of(int device) {
+    refuse_forked_process(vendor_of(device));
     int handle = 0;
     cuda::cuDeviceGet(&handle, device >= FIRST_HIP_DEVICE ? device - FIRST_HIP_DEVICE : device);
     return handle;
@@ -164,7 +169,7 @@ cuda::VendorScope::~VendorScope() { current_vendor = outer_; }
 // Contexts are retained until the process ends (as in torch), because others may use them.
 cuda::ContextScope::ContextScope(int device) : vendor_(vendor_of(device)) {
     if (vendor() == Vendor::amd) {
-        refuse_forked_process();
+        refuse_forked_process(vendor_of(device));
         int before = 0;
         hipGetDevice(&before);
         hipSetDevice(handle_of(device));
@@ -270,9 +275,12 @@ int available_driver_version(Vendor vendor) {
     const cuda::VendorScope scope(vendor);
     const bool amd = vendor == Vendor::amd;
     try {
+        refuse_forked_process(vendor);
         int version = 0;
         const auto run = symbol<int (*)(int*)>(amd ? "hipDriverGetVersion" : "cuDriverGetVersion");
-        return run != nullptr && run(&version) == 0 ? as_of_cuda(vendor, version) : 0;
+        if (run == nullptr || run(&version) != 0) return 0;
+        if (amd) hip_process = getpid();  // the call has started HIP
+        return as_of_cuda(vendor, version);
     } catch (const std::runtime_error&) {
         return 0;
     }
@@ -287,6 +295,7 @@ std::string driver_version_text(Vendor vendor) {
 
 int device_count(Vendor vendor) {
     const cuda::VendorScope scope(vendor);
+    refuse_forked_process(vendor);
     int count = 0;
     cuda::cuDeviceGetCount(&count);
     return count;

@@ -214,10 +214,12 @@ void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 namespace {
 
 // Puts a new graph in place of an older one. Returns false where that is not possible. NOTES: HIP's
-// function is not used. It does not compare which nodes wait for which, may keep the old arguments
-// of kernels without an error, and holds more memory with every call (as of ROCm 7).
+// function is not used (see cuda_functions.hpp). By AMD's sources
+// (hipamd/src/hip_graph_internal.cpp) it does not compare which nodes wait for which, and by
+// reports of its users it may keep the old arguments of kernels, and holds more memory with every
+// call.
 bool update_graph(void* executable, void* graph) {
-    if (!cuda::cuGraphExecUpdate.available()) return false;  // from CUDA 12 on
+    if (!cuda::cuGraphExecUpdate.available()) return false;  // from CUDA 12 on, not in HIP
     cuda::UpdateResult result;
     const int status = cuda::cuGraphExecUpdate.status(executable, graph, &result);
     if (status != 0 && status != GRAPH_UPDATE_FAILURE) cuda::check(status, "the update of a graph");

@@ -33,11 +33,11 @@ struct WarpThread {
 
 // CUDA's second number, blocks for each multiprocessor, has no counterpart. NOTES: LLVM 21 ends the
 // process over some kernels with accumulation registers (its pass "Rewrite AGPR-Copy-MFMA"), as the
-// forward pass of a convolution with features of degree 3. Two wavefronts for each SIMD unit leave
-// a lane 256 registers, none of which are such.
+// forward pass of a convolution with features of degree 3; LLVM 20 was not tried. Two wavefronts
+// for each SIMD unit leave a lane 256 of its 512 registers, none of which are such.
 #define MDCG_THREADS(THREADS) \
     __attribute__((amdgpu_flat_work_group_size(1, (THREADS) * MDCG_SPREAD)))
-#if __clang_major__ >= 20
+#if __clang_major__ >= 20 && (defined(__gfx90a__) || defined(__gfx942__))
 #define MDCG_THREADS_AND_BLOCKS(THREADS, BLOCKS) \
     MDCG_THREADS(THREADS) __attribute__((amdgpu_waves_per_eu(2)))
 #else

@@ -1,8 +1,8 @@
-"""Gets kernels for devices from memory, from the cache, or from a compiler, several at a time.
+"""Gets kernels for devices from memory, from the cache, or from a compiler.
 
-NVRTC, or hiprtc for AMD's devices, compiles on the thread that calls it, without Python's lock.
-With enough cores, several programs take as long as the longest one. An error on such a thread is
-raised by the call that asks for the kernel.
+NVRTC compiles on the thread that calls it, without Python's lock, so with enough cores several
+programs take as long as the longest one. hiprtc, for AMD's devices, compiles one after the other.
+An error on such a thread is raised by the call that asks for the kernel.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class _Builds:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.turns = threading.BoundedSemaphore(usable_cores())
+        self.hip_turns = threading.BoundedSemaphore(1)  # see hiprtc.py
         self.futures: dict[Key, Future[bytes]] = {}
 
     def start(self, source: str, target: str) -> Future[bytes]:
@@ -66,7 +67,7 @@ class _Builds:
 
     def _run(self, future: Future[bytes], source: str, key: Key) -> None:
         try:
-            with self.turns:
+            with self.hip_turns if _is_hip(key[0]) else self.turns:
                 if not threading.main_thread().is_alive():
                     raise KernelCompileError(
                         f"kernel {key[1]} was not compiled, because the process is ending"
@@ -120,7 +121,7 @@ def start_cuda_kernel(source: str, target: str) -> Future[bytes]:
 
 
 def load_cuda_kernels(sources: Sequence[str], target: str) -> list[bytes]:
-    """Return the machine code of several kernels. Missing ones are compiled at the same time."""
+    """Return the machine code of several kernels. NVRTC compiles missing ones at the same time."""
     longest_first = sorted(set(sources), key=len, reverse=True)
     started = {source: start_cuda_kernel(source, target) for source in longest_first}
     return [started[source].result() for source in sources]

@@ -23,7 +23,8 @@ _INSTALL = "install ROCm's hiprtc, or set MDCG_HIPRTC_LIB to its file"
 
 
 # Threads take turns: in ROCm 5.2 two that start the library at once end the process, and a program
-# that is compiled beside another one may lose its options.
+# that is compiled beside another one may lose its options. A process that is forked during a
+# compilation may find the library locked.
 _turn = threading.Lock()
 
 

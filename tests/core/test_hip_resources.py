@@ -141,7 +141,8 @@ def check_passes(
             code = compile_hip(texts[key], target)
             found |= resources_of(code, target)
         clang = re.search(rb"clang version (\d+)", code)
-        limit = local[0 if clang is not None and int(clang[1]) < 17 else 1]
+        assert clang is not None
+        limit = local[0 if int(clang[1]) < 17 else 1]
         for entry in one["entries"]:
             used = found[entry["name"]]
             where = f"{target}, {one['pass']}, {entry['name']}: {used}"

@@ -1,5 +1,7 @@
 // AMD's driver by the names of HIP: its functions have the shape of CUDA's, so these call them.
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -12,15 +14,34 @@ namespace fake_cuda {
 
 using Size = std::size_t;
 
+// The process in which HIP was started. Calls end a process that was forked from it, as they may
+// with HIP itself.
+static pid_t started = 0;
+
+static void require_same_process() {
+    if (started == 0 || started == getpid()) return;
+    std::fputs("HIP was called in a forked process\n", stderr);
+    std::abort();
+}
+
 #define SAME(HIP, CUDA, PARAMETERS, ARGUMENTS) \
     EXPORT int CUDA PARAMETERS;                \
-    EXPORT int HIP PARAMETERS { return CUDA ARGUMENTS; }
+    EXPORT int HIP PARAMETERS {                \
+        require_same_process();                \
+        return CUDA ARGUMENTS;                 \
+    }
 
 struct Handle {
     unsigned char bytes[64];
 };
 
-SAME(hipInit, cuInit, (unsigned a), (a))
+EXPORT int cuInit(unsigned flags);
+EXPORT int hipInit(unsigned flags) {
+    require_same_process();
+    const int status = cuInit(flags);
+    if (status == 0) started = getpid();
+    return status;
+}
 SAME(hipGetDeviceCount, cuDeviceGetCount, (int* a), (a))
 SAME(hipDeviceGet, cuDeviceGet, (int* a, int b), (a, b))
 SAME(hipDeviceGetName, cuDeviceGetName, (char* a, int b, int c), (a, b, c))

@@ -76,8 +76,8 @@ def test_devices_that_are_missing() -> None:
     assert "device is 'hip:1', and there is one, hip:0: choose another one, or device cpu" in found
     found = run_emulated("-c", code, EMULATED_CUDA_DEVICES="0").stderr
     assert "device is 'hip:1', and the HIP driver finds none (hipInit failed: no" in found
-    action = "): see whether rocminfo lists it (as a user of the groups video and render), or use"
-    assert found.rstrip().endswith(f"{action} device cpu")
+    action = "): see whether rocminfo lists the card (as a user of the groups video and render), "
+    assert found.rstrip().endswith(f"{action}or use device cpu")
 
 
 def test_the_self_test_without_a_device(tmp_path: Path) -> None:
@@ -158,24 +158,36 @@ from mdcg.cli.selftest_networks import NETWORKS
 path = str(NETWORKS["MACE"]("float64", 4, Path(sys.argv[1])))
 def evaluate():
     _core.Model(path, device="hip").evaluate(np.eye(3), np.zeros(3))
-evaluate()
+def tell():
+    for use in (evaluate, lambda: _core.parse_device("hip")):
+        try:
+            use()
+        except Exception as error:
+            print(error, flush=True)
+tell() if sys.argv[2] == "fails" else evaluate()
+sys.stdout.flush()
 if os.fork() == 0:
-    try:
-        evaluate()
-    except _core.EngineError as error:
-        print(error, flush=True)
+    tell()
     os._exit(0)
 os.wait()
 """
 
 
 def test_forked_processes_are_told(tmp_path: Path) -> None:
-    """HIP itself would end them."""
-    done = run_emulated("-c", FORKED, str(tmp_path / "a.mdcg"))
-    assert done.stdout == (
+    """HIP itself may end them."""
+    done = run_emulated("-c", FORKED, str(tmp_path / "a.mdcg"), "works")
+    assert done.stdout == 2 * (
         "device hip:0 cannot be used (HIP was started before the fork): a process that was forked "
         "from one that used it needs the start method 'spawn'\n"
     ), done.stderr
+
+
+def test_a_start_that_failed_forbids_no_fork(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.mdcg")
+    done = run_emulated("-c", FORKED, file, "fails", EMULATED_CUDA_DEVICES="0")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, done.stderr
+    assert all("the HIP driver finds none (hipInit failed" in line for line in lines)
 
 
 def test_both_drivers_in_one_process() -> None:

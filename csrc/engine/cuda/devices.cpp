@@ -7,9 +7,16 @@
 
 namespace mdcg {
 
-// What hides AMD's devices most often.
-constexpr const char* HELP =
-    "see whether rocminfo lists it (as a user of the groups video and render), or ";
+namespace {
+
+// What to do where the driver has no device. That of AMD hides them from other users most often.
+std::string action_without_devices(bool amd) {
+    return amd ? "see whether rocminfo lists the card (as a user of the groups video and render), "
+                 "or use device cpu"
+               : "use device cpu";
+}
+
+}  // namespace
 
 int parse_device(const std::string& text) {
     if (text == "cpu") return -1;
@@ -28,13 +35,14 @@ int parse_device(const std::string& text) {
     try {
         count = mdcg::device_count(amd ? Vendor::amd : Vendor::nvidia);
     } catch (const DeviceError& error) {
+        if (error.kind() == DeviceError::forked)
+            rethrow(error, amd ? FIRST_HIP_DEVICE + device : device);
         const std::string said = error.what();
-        throw EngineError(
-            ErrorKind::device,
-            "device is '" + text + "', and " +
-                (error.complete() ? said
-                                  : "the " + driver + " driver finds none (" + said +
-                                        "): " + (amd ? HELP : "") + "use device cpu"));
+        throw EngineError(ErrorKind::device,
+                          "device is '" + text + "', and " +
+                              (error.complete() ? said
+                                                : "the " + driver + " driver finds none (" + said +
+                                                      "): " + action_without_devices(amd)));
     } catch (const std::runtime_error& error) {
         throw EngineError(ErrorKind::device, "device is '" + text + "', and there is no " + driver +
                                                  " driver (" + error.what() + "): install " +
@@ -68,7 +76,7 @@ void rethrow(const DeviceError& error, int device) {
     std::string action = std::string("see whether ") + (amd ? "rocm-smi" : "nvidia-smi") +
                          " works, or use device cpu";
     if (error.kind() == DeviceError::no_device)
-        action = "use device cpu";
+        action = action_without_devices(amd);
     else if (error.kind() == DeviceError::forked)
         action = "a process that was forked from one that used it needs the start method 'spawn'";
     else if (error.kind() == DeviceError::too_many_resources)
