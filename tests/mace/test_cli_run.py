@@ -431,14 +431,18 @@ def test_no_matplotlib(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_between_steps(number: signal.Signals, folder: Path) -> None:
     arguments = [PACKAGE, "crystal.xyz", "--md", "nve", "--steps", "1000000", "--interval", "7"]
-    command = [sys.executable, "-m", "mdcg", "run", *arguments]
+    # what was started in the background of a shell ignores SIGINT, and so do its children
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "mdcg", "run", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
         for _ in range(3000):
             if Path("crystal.log").is_file() and Path("crystal.log").read_text().count("\n") > 6:
                 break
             time.sleep(0.1)
         os.kill(job.pid, number)
-        log = job.communicate(timeout=300)[1]
+        try:
+            log = job.communicate(timeout=300)[1]
+        finally:
+            job.kill()  # leaving the block would wait for it
     assert job.returncode == 128 + number
     rows = np.loadtxt("crystal.log")
     frames = read("crystal.traj", ":")
