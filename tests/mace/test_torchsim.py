@@ -224,7 +224,10 @@ def test_systems_with_different_charges(tmp_path: Path, device: str) -> None:
             {},
             r"has no charge, which \S*p.mdcg reads .*: set total_charge of the state or charge of",
         ),
-        ({"charge": [1, 0]}, r"is \[1, 0\], expected a whole .* to 2 for all or each of 4 systems"),
+        (
+            {"charge": [1, 0]},
+            r"is \[1, 0\], expected one number for all or 4 for the systems, each",
+        ),
         ({"charge": [1, 0, 0, 3]}, r"charge of the structure is \[1, 0, 0, 3\], expected a whole"),
     ):
         with pytest.raises(InputError, match=message):
