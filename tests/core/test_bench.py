@@ -339,7 +339,8 @@ def test_bench_startup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     for kind in ("cold", "cached"):
         assert set(result[kind]) == {"import", "core", "open", "kernels"}
         assert all(seconds > 0 for seconds in result[kind].values())
-    assert result["cold"]["kernels"] > result["cached"]["kernels"], "they were compiled"
+    if "generic" not in result["summary"]:  # there is a compiler
+        assert result["cold"]["kernels"] > result["cached"]["kernels"], "they were compiled"
     (tmp_path / "bad.mdcg").write_bytes(b"abc")
     assert main(["bench", "startup", str(tmp_path / "bad.mdcg")]) == 4
     assert "bad.mdcg" in capsys.readouterr().err.splitlines()[-1]
