@@ -11,6 +11,8 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from mdcg import _core
 
 # Names of devices, except in the list of all that a message gives.
@@ -43,6 +45,13 @@ class _Finder(MetaPathFinder):
         if found is None or found.origin is None:
             return None
         return spec_from_file_location(name, found.origin, loader=_Loader(name, found.origin))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of bundled kernels, which are NVIDIA's alone."""
+    left_out = [item for item in items if item.path.name == "cuda_bundle_cases.py"]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_configure() -> None:

@@ -1,7 +1,9 @@
 """The engine on AMD's devices: cases of CUDA devices on an emulated driver of HIP.
 
-Some cases of convolutions with tables stand for the others. All of them, by hand, in an environment
-of ``tests/emulator/emulator.py``: ``pytest -p hip_cases tests/engine/cuda_table_cases.py ...``.
+Some cases of convolutions with tables stand for the others. All of them, by hand, in the clone:
+
+    EMULATED_CUDA_DEVICES=2 EMULATED_CUDA_LATE=1 python tests/emulator/emulator.py \\
+        -m pytest -p hip_cases tests/engine/cuda_*cases.py
 """
 
 from __future__ import annotations
