@@ -43,9 +43,9 @@ def _import(module: str, package: str, need: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"{need}, but {error.name!r} is not installed: {installation(package)}"
-        ) from error
+        # a package that raises it itself gives a sentence instead of a name
+        why = f"{error.name!r} is not installed" if error.name else f"its import failed ({error})"
+        raise MissingDependencyError(f"{need}, but {why}: {installation(package)}") from error
 
 
 def import_e3nn_o3() -> ModuleType:

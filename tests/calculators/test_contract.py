@@ -351,7 +351,9 @@ def test_rows_of_the_hessian(kind: Kind) -> None:
     calc, atoms = kind.make(), box()[:4]
     whole = calc.get_hessian(atoms).reshape(4, 3, 12)
     size = np.abs(whole).max()
-    assert_array_equal(calc.get_hessian(atoms, indices=range(4)), whole.reshape(12, 12))
+    # not always to the last bit: sums of torch on a GPU have no fixed order
+    found = calc.get_hessian(atoms, indices=range(4))
+    assert_allclose(found, whole.reshape(12, 12), rtol=0, atol=1e-12 * size)
     for indices in ([2, 0], np.array([3]), (1, 3, 2)):
         found = calc.get_hessian(atoms, indices=indices)
         assert found.shape == (3 * len(indices), 12)

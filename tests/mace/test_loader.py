@@ -24,6 +24,7 @@ import torch
 
 from mdcg import CheckpointError, MissingDependencyError, patch_model
 from mdcg.patch import load_model, loader, model_info, verify_patch
+from mdcg.patch._frameworks import import_nequip
 from mdcg.patch.systems import Structure
 
 from ..processes import printed_by
@@ -383,6 +384,17 @@ def test_nequip_checkpoint(data_dir: Path) -> None:
             load_model(path)
     else:
         assert model_info(load_model(path)).symbols == ("H", "O")
+
+
+@pytest.mark.e3nn
+def test_package_that_ends_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence of a package that names no module reaches the user."""
+    (tmp_path / "nequip.py").write_text("raise ModuleNotFoundError('this torch is too old')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nequip", raising=False)
+    said = r"needs nequip, but its import failed \(this torch is too old\): pip install"
+    with pytest.raises(MissingDependencyError, match=said):
+        import_nequip()
 
 
 class Visitor(torch.nn.Module):
