@@ -153,7 +153,7 @@ std::string ComputeMDCGHeatFlux::evaluate(double *flux, double *carried)
       for (std::int64_t n = 0; n < num_own; n++)
         weights[n] = pass == 0 ? 1.0 : positions[3 * n + pass - 1];
       if (it.library->evaluate(member.model.get(), &system, nullptr, &results) != MDCG_OK)
-        return it.library->last_error();
+        return pair->engine_error(member, atoms);
       for (std::size_t n = 0; n < count; n++) {
         double power = 0.0;
         for (int k = 0; k < 3; k++)

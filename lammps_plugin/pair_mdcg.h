@@ -87,6 +87,7 @@ class PairMDCG : public Pair {
   void copy_edges();
   mdcg_system system_of(Nodes &nodes, bool make_edges) const;
   mdcg_system system_of_members();
+  std::string engine_error(const Member &member, const std::vector<std::int32_t> &atoms);
   void run_engine(Member &member, const Nodes &nodes, mdcg_system system, Exchange &exchange,
                   const mdcg_results &results);
   int num_descriptors() const;

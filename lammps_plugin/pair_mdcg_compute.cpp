@@ -235,6 +235,16 @@ void PairMDCG::evaluate(Member &member, Nodes &nodes, mdcg_system system, Exchan
     it.charges[nodes.atom[n]] += weight * it.descriptors[n * width + width - 1];
 }
 
+// Returns the last error of a member, about atoms by their IDs; `atoms` are those of the nodes.
+std::string PairMDCG::engine_error(const Member &member, const std::vector<std::int32_t> &atoms)
+{
+  std::vector<std::int64_t> ids;
+  for (const std::int32_t one : atoms)
+    if (atom->tag_enable) ids.push_back(atom->tag[one]);
+  return (impl->members.size() > 1 ? member.file + ": " : std::string()) +
+         (ids.empty() ? impl->library->last_error() : impl->library->last_error_about(ids.data()));
+}
+
 // Evaluates one member with its own types and inputs. Collective.
 void PairMDCG::run_engine(Member &member, const Nodes &nodes, mdcg_system system,
                           Exchange &exchange, const mdcg_results &results)
@@ -254,12 +264,7 @@ void PairMDCG::run_engine(Member &member, const Nodes &nodes, mdcg_system system
   if (it.library->evaluate(member.model.get(), &system, comm->nprocs == 1 ? nullptr : &communicator,
                            &results) != MDCG_OK) {
     if (exchange.error) std::rethrow_exception(exchange.error);
-    std::vector<std::int64_t> ids;    // the error message names nodes by these
-    for (std::int64_t n = 0; n < nodes.num_nodes && atom->tag_enable; n++)
-      ids.push_back(atom->tag[nodes.atom[n]]);
-    const std::string reason =
-        "pair_style mdcg: " + (it.members.size() > 1 ? member.file + ": " : std::string()) +
-        (ids.empty() ? it.library->last_error() : it.library->last_error_about(ids.data()));
+    const std::string reason = "pair_style mdcg: " + engine_error(member, nodes.atom);
     if (comm->nprocs > 1) {    // launchers lose what a rank prints just before it aborts
       std::fprintf(stderr, "rank %d: %s\n", comm->me, reason.c_str());
       std::fflush(stderr);

@@ -28,6 +28,7 @@ from .calculators.stated_inputs import (
     check_fixed_inputs,
     input_values,
     inputs_of_manifest,
+    keys_of_input,
     refuse_unread,
 )
 from .calculators.torch_backend import as_device
@@ -174,8 +175,14 @@ class MDCGModel(ModelInterface):  # type: ignore[misc]
         ase.calculators.calculator.CalculationFailed
             A result is not finite.
         """
-        given = state if isinstance(state, dict) else vars(state)
-        given = self._stated | {key: value for key, value in given.items() if value is not None}
+        of_state = state if isinstance(state, dict) else vars(state)
+        given: dict[str, Any] = {key: each for key, each in of_state.items() if each is not None}
+        # an input that the state states by any of its keys is not taken from `inputs`
+        keys = [keys_of_input(each.name) for each in self._inputs]
+        stated = {key for each in keys if not given.keys().isdisjoint(each) for key in each}
+        given |= {
+            key: each for key, each in self._stated.items() if key not in stated | given.keys()
+        }
         positions, cell = given["positions"], given["cell"]
         self._check(positions, "positions")
         self._check(cell, "cell")

@@ -214,7 +214,7 @@ void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 namespace {
 
 // Puts a new graph in place of an older one. Returns false where that is not possible. NOTES: HIP's
-// function is not used (see cuda_functions.hpp). By AMD's sources
+// function is not used. By AMD's sources
 // (hipamd/src/hip_graph_internal.cpp) it does not compare which nodes wait for which, and by
 // reports of its users it may keep the old arguments of kernels, and holds more memory with every
 // call.

@@ -149,6 +149,14 @@ void JoinedSystems::join(const Batch& batch, std::int64_t first, std::int64_t en
     }
 }
 
+Sentence JoinedSystems::of_batch(const Sentence& sentence) const {
+    std::vector<std::int64_t> names;
+    for (std::int64_t s = first_; s < end_; ++s)
+        for (std::int64_t n = batch_->first_node[s]; n < batch_->first_node[s + 1]; ++n)
+            names.push_back(batch_->first_named(s) + n - batch_->first_node[s]);
+    return sentence.named(names);
+}
+
 System JoinedSystems::system() const {
     const std::int64_t first = batch_->first_node[first_];
     System system;

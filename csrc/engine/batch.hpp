@@ -62,16 +62,21 @@ void check_batch(const Batch& batch, int num_types);
 Results results_of(const Results& results, const Batch& batch, std::int64_t system,
                    int descriptor_width);
 
-// Calls a function that works on one system. If it throws a GeometryError, the sentence then names
-// the system, and numbers nodes as the batch does.
+// Calls a function that works on one system. If it throws an error about nodes, the sentence then
+// names the system, and numbers nodes as the batch does.
 template <typename Function>
 void in_system(const Batch& batch, std::int64_t system, const Function& function) {
+    const auto moved = [&](const Sentence& sentence) {
+        return sentence.moved("system " + std::to_string(batch.number(system)) + " of the batch: ",
+                              batch.first_named(system));
+    };
     try {
         function();
     } catch (const GeometryError& error) {
-        throw GeometryError(error.sentence.moved(
-            "system " + std::to_string(batch.number(system)) + " of the batch: ",
-            batch.first_named(system)));
+        throw GeometryError(moved(error.sentence));
+    } catch (const EngineError& error) {
+        if (!error.sentence.names_nodes()) throw;
+        throw EngineError(error.kind(), moved(error.sentence));
     }
 }
 
@@ -121,6 +126,8 @@ public:
     // rows of nodes there; store() sums energies and virials of systems.
     Results wanted(const Results& results, int descriptor_width);
     void store(const Results& results) const;
+    // A sentence about nodes of system(), about the same nodes of the batch.
+    Sentence of_batch(const Sentence& sentence) const;
 
 private:
     NeighborList neighbors_;

@@ -263,10 +263,10 @@ void check_system(const mdcg_system& system, bool reads_cell) {
         need(system.copy_node, "copy_node");
         need(system.copy_image, "copy_image");
     }
-    if (system.image == nullptr && system.num_copies == 0) return;
-    if (system.shifts != nullptr) bad_argument("shifts and image are given, expected one of both");
     need_count(system.num_images, "num_images");
     if (system.num_images > 0) need(system.image_shifts, "image_shifts");
+    if (system.image == nullptr && system.num_copies == 0) return;
+    if (system.shifts != nullptr) bad_argument("shifts and image are given, expected one of both");
 }
 
 // Whether the neighbours to be found are ghosts and copies, instead of images in a cell.

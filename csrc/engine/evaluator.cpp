@@ -403,7 +403,12 @@ void Evaluator::share_groups(const Batch& batch, const Results& results) {
                 model.evaluate(system, nullptr, results_of(results, batch, s, width));
             });
         }
-        model.evaluate(joined.system(), nullptr, joined.wanted(results, width));
+        try {
+            model.evaluate(joined.system(), nullptr, joined.wanted(results, width));
+        } catch (const EngineError& error) {
+            if (!error.sentence.names_nodes()) throw;
+            throw EngineError(error.kind(), joined.of_batch(error.sentence));
+        }
         joined.store(results);
     };
     std::vector<JoinedSystems> joined(1, JoinedSystems(info().r_max));

@@ -271,7 +271,8 @@ public:
         batch.positions = positions ? positions->data() : address("positions");
         batch.types = types.data();
         batch.cells = cells ? cells->data() : nullptr;
-        batch.periodic = periodic ? periodic->data() : nullptr;
+        const auto open = std::make_unique<bool[]>(static_cast<std::size_t>(3 * systems));
+        batch.periodic = periodic ? periodic->data() : open.get();
         batch.on_device = !positions;
         batch.num_inputs = num_inputs();
         if (inputs && num_inputs() > 0) {

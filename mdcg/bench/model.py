@@ -14,6 +14,7 @@ import numpy as np
 from ase import Atoms
 
 from .. import _core
+from ..calculators.evaluation import require_stress
 from ..calculators.package_backend import engine_errors
 from ..errors import MdcgError, UnsupportedProblemError
 from ..package.inputs import neutral_values
@@ -85,6 +86,8 @@ class EngineStep:
         self._types = np.array(type_numbers(atoms, self.model.type_names), dtype=np.int32)
         self._positions = np.ascontiguousarray(atoms.positions, dtype=np.float64)
         self._cell = {"cell": atoms.cell.array.copy(), "periodic": atoms.pbc.copy()}
+        if settings.stress:
+            require_stress(atoms, None)
         self._volume = atoms.cell.volume if settings.stress else None
         inputs = json.loads(self.model.manifest).get("inputs") or ()
         neutral = neutral_values({each["name"]: each.get("lowest") for each in inputs})

@@ -48,7 +48,7 @@ PROPERTIES = ("energy", "free_energy", "energies", "forces", "stress")
 
 
 class MDCGCalculator(Calculator):
-    """ASE calculator for MACE, NequIP and SevenNet models that run on mdcg's kernels.
+    """ASE calculator for MACE, NequIP, SevenNet and Nequix models that run on mdcg's kernels.
 
     Parameters
     ----------
@@ -65,10 +65,11 @@ class MDCGCalculator(Calculator):
         is converted once, into mdcg's cache, and compared with the original. Several models, or a
         text with wildcards, are a committee: of packages, or of models in torch with one cutoff.
     device : str or torch.device, optional
-        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. None is the device of a loaded model, and the CPU
-        for a file. A package on an NVIDIA GPU needs its driver, and NVRTC for kernels that are not
-        cached yet, but neither torch nor a CUDA toolkit. A step copies only positions and results:
-        neighbour lists are made on the device, unless most of the system is empty.
+        ``"cpu"``, ``"cuda"``, ``"cuda:N"``, or ``"hip"`` and ``"hip:N"`` of AMD. None is
+        the device of a loaded model, and the CPU for a file. A package on an NVIDIA GPU
+        needs its driver, and NVRTC for kernels that are not cached yet, but neither torch
+        nor a CUDA toolkit. A step copies only positions and results: neighbour lists are
+        made on the device, unless most of the system is empty.
     dtype : str or torch.dtype, optional
         ``"float32"`` or ``"float64"``, or ``"fp32"`` or ``"fp64"``: precision of the evaluation.
         None is the model's precision. The precision of packages and NequIP models is fixed when
@@ -112,13 +113,13 @@ class MDCGCalculator(Calculator):
         rounding. A committee's packages share the memory. None: a structure that needs more memory
         than there is raises ``MemoryError``.
     fixed_waves : bool
-        For packages with a long-range sum (LES): in a cell that changes, the sum goes over the
-        waves of the first cell, with the same integers, so that the energy is smooth, as at
-        constant pressure. Cells strained by more than 25 % from it (the norm of the strain tensor:
-        22 % of one length, or 13 % of all three), and batches, are refused, and copies of the
-        calculator have a first cell of their own. Packages of a committee without such a sum are
-        evaluated as usual. False: waves enter and leave the sum with the cell, as in the original
-        model.
+        For packages with a long-range sum (LES, PolarMACE): in a cell that changes, the sum
+        goes over the waves of the first cell, with the same integers, so that the energy is
+        smooth, as at constant pressure. Cells strained by more than 25 % from it (the norm
+        of the strain tensor: 22 % of one length, or 13 % of all three), and batches, are
+        refused, and copies of the calculator have a first cell of their own. Packages of a
+        committee without such a sum are evaluated as usual. False: waves enter and leave
+        the sum with the cell, as in the original model.
     stress_volume : {"cell", "mace"}
         What divides the strain derivative of a structure with open directions: the volume of its
         cell; or, as in ``MACECalculator``, that of a cell whose vectors along open directions lie

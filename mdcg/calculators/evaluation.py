@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -303,8 +304,8 @@ def wanted_of(properties: Sequence[str], images: Sequence[Atoms], reach: float |
     Raises ``PropertyNotImplementedError`` if a structure has no stress.
     """
     found = {"forces", "stress", "stresses", "dipole", "charges"}.intersection(properties)
-    for atoms in images if found & {"stress", "stresses"} else ():
-        require_stress(atoms, reach)
+    for number, atoms in enumerate(images) if found & {"stress", "stresses"} else ():
+        require_stress(atoms, reach, f"images[{number}]: " if len(images) > 1 else "")
     return found
 
 
@@ -350,7 +351,8 @@ def changes_since(last: Atoms | None, atoms: Atoms, tolerance: float) -> list[st
 def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atoms:
     """Return a copy of a structure.
 
-    If only positions have changed, they are written into the last copy, which is returned.
+    If only positions have changed, they are written into the last copy, which is returned; what
+    the structure states of inputs may have changed with them.
     """
     if last is None or list(changes) != ["positions"] or last.arrays.keys() != atoms.arrays.keys():
         return atoms.copy()
@@ -360,6 +362,7 @@ def remembered(last: Atoms | None, atoms: Atoms, changes: Sequence[str]) -> Atom
             np.copyto(old, values)
         else:
             last.arrays[name] = values.copy()
+    last.info = copy.deepcopy(atoms.info)
     return last
 
 
@@ -368,11 +371,12 @@ def has_stress(atoms: Atoms, reach: float | None) -> bool:
     return stress_volume(atoms, reach) != 0.0
 
 
-def require_stress(atoms: Atoms, reach: float | None) -> None:
-    """Raise ``PropertyNotImplementedError`` if a structure has no stress."""
+def require_stress(atoms: Atoms, reach: float | None, name: str = "") -> None:
+    """Raise ``PropertyNotImplementedError`` if a structure, called `name`, has no stress."""
     if not has_stress(atoms, reach):
         raise PropertyNotImplementedError(
-            "stress needs a cell of three independent vectors, of which at least one is periodic, "
-            f"got pbc {atoms.pbc.tolist()} and volume {abs(np.linalg.det(atoms.cell.array)):.3g} "
+            f"{name}stress needs a cell of three independent vectors, of which at least one is "
+            f"periodic, got pbc {atoms.pbc.tolist()} and volume "
+            f"{abs(np.linalg.det(atoms.cell.array)):.3g} "
             "Å^3: set pbc along at least one, and give the cell a vector along each open one"
         )

@@ -342,7 +342,7 @@ class PackageBackend:
             self.check_inputs(atoms)
             self._check_species(atoms)
         inputs = [
-            np.array([member.inputs_of(atoms) for atoms in images]).reshape(len(images), -1)
+            np.array([member.inputs_of(atoms) for atoms in images]).reshape(-1, len(member.inputs))
             if member.inputs
             else None
             for member in self._members
@@ -478,7 +478,7 @@ class PackageBackend:
         head = stated_head(atoms, self._options)
         for member in self._members:
             reads = [each.name for each in member.inputs]
-            check_fixed_inputs(self._fixed_inputs, atoms.info, member.path, reads, keys)
+            check_fixed_inputs(member.model.fixed_inputs, atoms.info, member.path, reads, keys)
             own = member.manifest.get("head")
             heads = member.manifest.get("heads")
             # packages of older versions and of most checkpoints with one head have no list

@@ -104,7 +104,12 @@ def measuring_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options of commands that measure in this process."""
     add = command.add_argument
     _system_arguments(add)
-    add("--impl", type=names, metavar="NAME,...", help="implementations (default: all that run)")
+    add(
+        "--impl",
+        type=names,
+        metavar="NAME,...",
+        help="such as original,patched,engine (default: all)",
+    )
     add("--dtype", type=names, metavar="DTYPE,...", help="float32 or float64 (default: as it is)")
     add("--repeats", type=positive_integer, default=10, metavar="N", help="samples (default 10)")
     add("--threads", type=positive_integer, default=env.threads() or env.usable_cores(),

@@ -48,8 +48,8 @@ def kernels_path(output: Path) -> Path:
     return output.with_suffix(".mdcg-kernels")
 
 
-def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
-    """Return the reasons against writing an output, as sentences."""
+def output_problems(source: Path, output: Path, *, force: bool, bundle: bool) -> list[str]:
+    """Return the reasons against writing an output, with its kernels or not, as sentences."""
     longest = report_path(output).name
     if len(os.fsencode(longest)) > _LONGEST_NAME:
         return [
@@ -71,7 +71,7 @@ def output_problems(source: Path, output: Path, *, force: bool) -> list[str]:
     if not output.parent.is_dir():
         return [f"the folder {output.parent} does not exist: make it first"]
     found = []
-    for target in (output, report_path(output)):
+    for target in (output, report_path(output), *([kernels_path(output)] if bundle else [])):
         if not os.path.lexists(target):
             continue
         if target.exists() and source.exists() and target.samefile(source):
@@ -102,7 +102,7 @@ log = logging.getLogger("mdcg")
 
 Result = tuple[dict[str, Any], str]
 
-# Measured with MACE medium and 5,184 atoms of water on one H200 (docs/benchmarks.md).
+# Measured with MACE medium and 5,184 atoms of water on one H200.
 ROUNDING = "forces of MACE medium then differ by at most 4e-8 eV/Å where the largest is 0.1 eV/Å"
 _SINGLE = (
     "computed in float64, like the checkpoint; with --dtype float32 its generated kernels would be "

@@ -97,8 +97,9 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         "input",
         metavar="IN",
         type=Path,
-        help="checkpoint (.model, .pt, .ckpt, .nequip.zip) or the name of a published model, or "
-        "package (.mdcg) to be described; it is never changed",
+        help="checkpoint (of MACE: .model, .pt; NequIP: .ckpt, .nequip.zip; SevenNet: .pth; "
+        "Nequix: .nqx, .pt) or the name of a published model, or package (.mdcg) to be described; "
+        "it is never changed",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -310,7 +311,9 @@ def _check_paths(options: argparse.Namespace) -> None:
 def _check_output(options: argparse.Namespace) -> None:
     options.problems = []
     if options.output is not None:
-        options.problems = output_problems(options.input, options.output, force=options.force)
+        options.problems = output_problems(
+            options.input, options.output, force=options.force, bundle=bool(options.bundle)
+        )
     # with these options the model is loaded first, so that one message lists all mistakes
     if options.problems and not (options.head or options.types):
         raise UsageError("; ".join(options.problems))

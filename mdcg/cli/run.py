@@ -88,7 +88,9 @@ def add_parser(commands: Any) -> None:
     text = "of a checkpoint (default: its own)"
     model.add_argument("--dtype", type=dtype_argument, metavar="{float32,float64}", help=text)
     inputs = parser.add_argument_group(
-        "inputs", "numbers that some models read of the structure; they replace those of its file"
+        "inputs",
+        "numbers that some models read of the structure; they replace those of its file, but "
+        "not components of a vector such as external_field",
     )
     inputs.add_argument("--charge", type=_number, metavar="Q", help="total charge in e")
     inputs.add_argument("--spin", type=_number, metavar="M", help="spin multiplicity, 2S+1")

@@ -39,7 +39,7 @@ def simulate(atoms: Atoms, options: argparse.Namespace, files: dict[str, Path]) 
 
     The files of an earlier run stay as they are until the first evaluation has succeeded.
     """
-    with _one_sentence(options, "nothing was written"):
+    with _one_sentence(options, "nothing was written", moving=False):
         atoms.get_forces()
         velocities = "" if options.relax else _start(atoms, options)
         dynamics, how = _relaxation(atoms, options) if options.relax else _dynamics(atoms, options)
@@ -49,7 +49,7 @@ def simulate(atoms: Atoms, options: argparse.Namespace, files: dict[str, Path]) 
         record.head(f"{how}{velocities}")
         try:
             with (
-                _one_sentence(options, f"{held} hold the steps until then"),
+                _one_sentence(options, f"{held} hold the steps until then", moving=True),
                 stop_after_step() as stop,
             ):
                 converged = _run(dynamics, options, record, stop)
@@ -78,16 +78,17 @@ def _run(dynamics: Any, options: argparse.Namespace, record: _Record, stop: Any)
 
 
 @contextmanager
-def _one_sentence(options: argparse.Namespace, end: str) -> Iterator[None]:
-    """Turn errors about the structure into errors of the command."""
+def _one_sentence(options: argparse.Namespace, end: str, *, moving: bool) -> Iterator[None]:
+    """Turn errors about the structure, as it was read or `moving`, into errors of the command."""
     try:
         yield
-    except (InputError, NotImplementedError) as error:
-        raise UsageError(f"{options.structure}: {error}; {end}") from error
-    except CalculationFailed as error:
+    except (InputError, NotImplementedError, CalculationFailed) as error:
+        if not (moving or isinstance(error, CalculationFailed)):
+            raise UsageError(f"{options.structure}: {error}; {end}") from error
+        helps = "; a shorter --timestep or --relax beforehand may help"
         raise RunError(
-            f"no energy for {options.structure} ({error}): {end}; a shorter --timestep or --relax "
-            "beforehand may help"
+            f"no energy for {options.structure} ({error}): {end}"
+            f"{helps if moving and options.md else ''}"
         ) from error
 
 

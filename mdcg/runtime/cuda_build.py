@@ -43,7 +43,8 @@ class _Builds:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.turns = threading.BoundedSemaphore(usable_cores())
-        self.hip_turns = threading.BoundedSemaphore(1)  # see hiprtc.py
+        # hiprtc compiles one at a time; those that wait here give up when the process ends
+        self.hip_turns = threading.BoundedSemaphore(1)
         self.futures: dict[Key, Future[bytes]] = {}
 
     def start(self, source: str, target: str) -> Future[bytes]:

@@ -25,12 +25,12 @@ _INSTALL = "install ROCm's hiprtc, or set MDCG_HIPRTC_LIB to its file"
 # Threads take turns: in ROCm 5.2 two that start the library at once end the process, and a program
 # that is compiled beside another one may lose its options. A process that is forked during a
 # compilation may find the library locked.
-_turn = threading.Lock()
+_exclusive = threading.Lock()
 
 
 def _reset() -> None:
-    global _turn
-    _turn = threading.Lock()
+    global _exclusive
+    _exclusive = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_reset)
@@ -43,7 +43,7 @@ class Hiprtc(RuntimeCompiler):
 
     def __init__(self, path: str) -> None:
         self._folder = str(Path(path).parent) if "/" in path else ""
-        with _turn:
+        with _exclusive:
             super().__init__(path)
 
     def _architectures(self) -> list[int]:
@@ -51,7 +51,7 @@ class Hiprtc(RuntimeCompiler):
 
     def compile(self, source: str, name: str, options: Sequence[str]) -> tuple[bool, bytes, str]:
         """Return success, machine code and log."""
-        with _turn:
+        with _exclusive:
             return super().compile(source, name, options)
 
 

@@ -51,7 +51,9 @@ def test_threads_share_groups(tmp_path: Path, dtype: str) -> None:
         for name, value in want.items():
             np.testing.assert_array_equal(got[name], value, err_msg=name)
     same_place = Place(np.zeros((2, 3)), np.zeros(2, np.int32), np.eye(3), np.zeros(3, bool))
-    with pytest.raises(_core.EngineError, match="are at the same place"):
+    first = sum(len(place.types) for place in places())
+    said = f"atoms {first} and {first + 1} are at the same place"
+    with pytest.raises(_core.EngineError, match=said):
         model.evaluate_batch(**joined([*places(), same_place]), **WANTED)
     again = model.evaluate_batch(**joined(systems), **WANTED)
     np.testing.assert_array_equal(again["forces"], found[0]["forces"])

@@ -141,6 +141,10 @@ REFUSED: dict[str, tuple[Callable[[Host], int], int]] = {
         ARGUMENT,
     ),
     "make_edges": (lambda h: h.evaluate(h.with_ghost(make_edges=1), talking()), ARGUMENT),
+    "image_shifts is null": (
+        lambda h: h.evaluate(h.with_ghost(num_images=1), talking()),
+        ARGUMENT,
+    ),
     "receiver[3] is 2": (
         lambda h: h.evaluate(h.with_ghost(receiver=h.array([0, 0, 1, 2], np.int32)), talking()),
         ARGUMENT,

@@ -13,7 +13,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.calculator import InputError
 
-from mdcg import MDCGCalculator
+from mdcg import MDCGCalculator, _core
 from mdcg.package import Package
 
 from .input_programs import input_program, with_values
@@ -90,6 +90,42 @@ def test_changes_of_info_are_seen(calc: MDCGCalculator) -> None:
     atoms.info["other"] = 3
     assert calc.check_state(atoms) == []
     assert copy.deepcopy(calc).get_potential_energy(atoms) == energies[3]
+
+
+def test_positions_and_info_change_together(calc: MDCGCalculator) -> None:
+    """Calls without atoms take the inputs of the last structure."""
+    atoms = charged(charge=0)
+    calc.get_potential_energy(atoms)
+    atoms.positions += 0.1 * np.random.default_rng(0).random(atoms.positions.shape)
+    atoms.info["charge"] = 1
+    calc.get_potential_energy(atoms)
+    np.testing.assert_array_equal(calc.get_descriptors(), calc.get_descriptors(atoms))
+    fresh = copy.deepcopy(calc)
+    fresh.reset()
+    np.testing.assert_array_equal(calc.get_descriptors(), fresh.get_descriptors(atoms))
+
+
+def test_no_images(calc: MDCGCalculator) -> None:
+    assert calc.batch([]) == []
+    assert calc.get_hessian(charged(), indices=[]).shape == (0, 27)
+
+
+def test_a_batch_without_cells(tmp_path: Path) -> None:
+    """Systems with different inputs, which are evaluated in groups, are open without cells."""
+    save(tmp_path / "p.mdcg")
+    model = _core.Model(str(tmp_path / "p.mdcg"), kernels="generic")
+    images = [charged(), charged()[:4], charged()]
+    types = [np.zeros(len(atoms), np.int32) for atoms in images]
+    given = np.array([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    found = model.evaluate_batch(
+        np.cumsum([0, *map(len, images)]),
+        np.concatenate(types),
+        np.concatenate([atoms.positions for atoms in images]),
+        inputs=given,
+    )
+    for energy, atoms, kinds, inputs in zip(found["energy"], images, types, given, strict=True):
+        alone = model.evaluate(atoms.positions, kinds, inputs=inputs)
+        assert energy == pytest.approx(alone["energy"], rel=1e-12)
 
 
 def test_batches_have_different_values(calc: MDCGCalculator) -> None:

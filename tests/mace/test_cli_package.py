@@ -221,6 +221,10 @@ def test_machine_code_for_devices(
     assert f"; {kernels} for sm_80, sm_90, sm_100; not verified)" in capsys.readouterr().out
     assert Package.open(output).dtype == "float32"
     counts = codes_of(kernels)
+    output.unlink()
+    Path(f"{output}.report.json").unlink()
+    assert main([*arguments, "--bundle", "sm_80"]) == 2
+    assert f"{kernels} exists already: name another output or" in capsys.readouterr().err
     each = counts["sm_80"]
     # gemm_warpgroup.cuh is compiled only for sm_90 and float32
     assert counts == {"sm_80": each, "sm_90": each + 1, "sm_100": each}

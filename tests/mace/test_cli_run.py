@@ -411,6 +411,23 @@ def test_a_structure_that_falls_apart(
     assert names(folder) == {"h2o.traj", "h2o.log", "h2o.png"}
 
 
+def test_atoms_that_fly_off(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A structure that becomes unusable during the run is no wrong use of the command."""
+    calculate, calls = MDCGCalculator.calculate, []
+
+    def move_late(self: Any, atoms: Any = None, *args: Any) -> None:
+        calls.append(1)
+        if len(calls) > 3:
+            atoms.positions[0] = np.nan
+        calculate(self, atoms, *args)
+
+    monkeypatch.setattr(MDCGCalculator, "calculate", move_late)
+    assert run(PACKAGE, "h2o.xyz", "--relax", "--fmax", "1e-9") == 1
+    log = capsys.readouterr().err
+    assert "no energy for h2o.xyz (" in log
+    assert "a shorter --timestep" not in log
+
+
 def test_a_structure_that_explodes(
     folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,9 @@ def test_inputs_of_all_states(tmp_path: Path) -> None:
     ]
     energies = torch.stack([torch.stack([e["potential_energy"] for e in one]) for one in found])
     assert (energies[0] - energies[1]).abs().min() > 1e-3
+    model = MDCGModel(path, "cpu", inputs={"total_charge": -1})
+    state = {**vars(state_of(boxes(2), model)), "charge": torch.ones(2)}
+    assert torch.equal(model(state)["energy"], MDCGModel(path, "cpu")(state)["energy"])
     with pytest.raises(ValueError, match=r"inputs has chrage, which \S*p.mdcg does not read"):
         MDCGModel(path, "cpu", inputs={"chrage": 1})
 

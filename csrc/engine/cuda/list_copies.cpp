@@ -45,7 +45,11 @@ bool ListCopies::take(const System& system, double r_max) {
             positions_[size(3 * c + d)] = system.positions[3 * node_[size(c)] + d] -
                                           system.image_shifts[3 * image_[size(c)] + d];
     auto watch = std::make_unique<VerletSkin>(r_max, system.skin);
-    watch->needs_rebuild(points, positions_.data(), nullptr, nullptr);
+    try {
+        watch->needs_rebuild(points, positions_.data(), nullptr, nullptr);
+    } catch (const GeometryError& error) {  // of a node or a copy: name the node
+        throw GeometryError(error.sentence.named({node_.begin(), node_.end()}));
+    }
     watch_ = std::move(watch);
     num_local_ = system.num_local;
     num_nodes_ = nodes;
