@@ -40,8 +40,7 @@ def environment() -> dict[str, str]:
     # There may be more ranks than cores, so waiting ranks must not spin.
     env |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     env["LAMMPS_PLUGIN_PATH"] = str(build(find_lammps()).parent)
-    folders = [str(_prefix() / "lib"), env.get("LD_LIBRARY_PATH", "")]
-    env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, folders))
+    env["LD_LIBRARY_PATH"] = str(_prefix() / "lib")
     return env
 
 
