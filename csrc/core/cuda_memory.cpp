@@ -214,10 +214,9 @@ void PinnedMemory::grow(std::size_t bytes) { grow_memory(*this, bytes); }
 namespace {
 
 // Puts a new graph in place of an older one. Returns false where that is not possible. NOTES: HIP's
-// function is not used. By AMD's sources
-// (hipamd/src/hip_graph_internal.cpp) it does not compare which nodes wait for which, and by
-// reports of its users it may keep the old arguments of kernels, and holds more memory with every
-// call.
+// function is not used. By AMD's sources (hipamd/src/hip_graph_internal.cpp) it does not compare
+// which nodes wait for which, and by reports of its users it may keep the old arguments of kernels,
+// and holds more memory with every call.
 bool update_graph(void* executable, void* graph) {
     if (!cuda::cuGraphExecUpdate.available()) return false;  // from CUDA 12 on, not in HIP
     cuda::UpdateResult result;

@@ -55,6 +55,7 @@ public:
     }
 
     bool names_nodes() const { return !nodes_.empty(); }
+
     // Returns this sentence about the nodes names[i] in place of i.
     Sentence named(const std::vector<std::int64_t>& names) const {
         Sentence found = *this;
